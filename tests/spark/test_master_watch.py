@@ -23,6 +23,8 @@ from weir.spark.session import cluster
 from weir.spark.session.start import LazySession
 
 cluster._LOOK_S = 0.2
+if sys.argv[2] == "ghost":
+    cluster.SparkCluster.executors = lambda self: ("one that is gone",)
 lazy = LazySession("orders", sys.argv[1], Configuration({}), note=lambda line: print(line))
 session = lazy.get()
 watch = cluster.MasterWatch(session, print)
@@ -69,11 +71,16 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Master]:
     made.kill()
 
 
-def test_a_session_that_its_master_has_forgotten_is_stopped(master: Master, tmp_path: Path) -> None:
-    """One that its master knows is not, although it has no executor."""
+@pytest.mark.parametrize("executors", ["none", "ghost"])
+def test_a_session_that_its_master_has_forgotten_is_stopped(
+    master: Master, executors: str, tmp_path: Path
+) -> None:
+    """One that its master knows is not, although it has no executor. Nor does it help to have one:
+    Spark may not know that it is gone.
+    """
     where = f"spark://127.0.0.1:{master.port}"
     with subprocess.Popen(
-        [sys.executable, "-c", SESSION, where],
+        [sys.executable, "-c", SESSION, where, executors],
         env=environment_of({"SPARK_LOCAL_IP": "127.0.0.1"}),
         cwd=tmp_path,
         stdin=subprocess.PIPE,

@@ -21,6 +21,8 @@ _MANAGEMENT = "java.lang.management."
 _MESSAGES = "org.apache.spark.deploy.DeployMessages$"
 #: How often a session without executors is noticed.
 _LOOK_S = 10.0
+#: At each such look, one with executors is looked at: once a minute.
+_LOOKS_WITH_EXECUTORS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +154,10 @@ class MasterWatch:
     A master removes an application when the connection to its driver breaks, as after a cut of the
     network. The driver's side waits for that master to call, and gets no executor ever again. So
     while a session has none, the master is asked whether it knows the application.
+
+    One that has some is asked for too, less often: of an executor from before the cut Spark may
+    never hear that its connection broke. It gives such a one up by way of the master, only once,
+    and not at all if that cannot be reached either.
     """
 
     def __init__(self, session: SparkSession, note: Callable[[str], None]) -> None:
@@ -171,10 +177,14 @@ class MasterWatch:
         self._over.set()
 
     def _look_on(self) -> None:
+        looks = 0
         while not self._over.wait(_LOOK_S) and self._context._jsc is not None:
+            looks += 1
             with contextlib.suppress(Py4JError, OSError):
                 # Else the JVM has gone, or the session.
-                if self._cluster.executors() or not self._is_forgotten() or self._over.is_set():
+                if looks % _LOOKS_WITH_EXECUTORS and self._cluster.executors():
+                    continue
+                if not self._is_forgotten() or self._over.is_set():
                     continue
                 self._note(
                     f"The master {self._context.master} has removed this application, as after a"
