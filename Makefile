@@ -66,7 +66,7 @@ test-cluster: packages ## fetch a small Hadoop cluster (105 MB) and a client of 
 	$(BIN)/python -m tests.cluster.s3.needed
 	$(BIN)/pytest -m "cluster and not slow"
 
-# Nothing of the node is left on the machine, however the target ends.
+# However the target ends, nothing goes on: a kill leaves empty directories, which the next run deletes.
 test-kubernetes: packages ## as root, build Kubernetes with Go (half an hour, once), run a node of it, and delete the pods of jobs there: half an hour
 	$(BIN)/python -m tests.kubernetes.needed
 	$(BIN)/pytest -m kubernetes -s

@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from tests.kit.durable_job import Driver
 from tests.kit.gateway import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
+from tests.kit.stored_jobs import take_lease
 
 from weir.core.checkpoints.request_decider import Verdict
 from weir.core.checkpoints.stats import CheckpointCounts, CheckpointStatsSnapshot
@@ -22,6 +23,9 @@ from weir.rest.tokens import read_or_make_token
 from weir.runtime.ports import CoordinatorAnswer
 
 Weir = Callable[..., Result]
+
+#: A driver on another machine.
+FAR = "http://node7:8081"
 
 
 def test_list_shows_id_name_and_status(weir: Weir, address: str) -> None:
@@ -85,10 +89,15 @@ def test_a_job_that_no_driver_runs_is_named_with_its_status(
     result = weir(command, "orders")
     assert result.exit_code == 1
     assert (
-        f"No driver runs job {JOB_ID} (orders): it is SUSPENDED, as 'weir list' shows."
+        f"No driver runs job {JOB_ID} (orders): it is SUSPENDED, and 'weir run' resumes it."
         in result.stderr
     )
     assert "No REST server answers" in weir(command, "payments").stderr
+    take_lease(tmp_path / ".weir/checkpoints", JOB_ID, host="node7", rest_address=FAR)
+    assert (
+        f"The driver of job {JOB_ID} (orders) is at {FAR}: pass that with --address."
+        in weir(command, "orders").stderr
+    )
 
 
 def test_a_full_checkpoint_is_taken_on_request(

@@ -18,7 +18,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
@@ -698,13 +697,6 @@ def _console(file: TextIO) -> Console:
     width = None if file.isatty() else _PIPE_WIDTH
     # This stream, even if ``weir run`` replaces it.
     return Console(file=file, width=width)
-
-
-def _client() -> ModuleType:
-    # Not at the top: this loads an HTTP library, which ``weir run`` should not wait for.
-    from weir.rest import client
-
-    return client
 
 
 def _token(file: str | None) -> str | None:

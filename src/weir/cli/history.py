@@ -12,16 +12,10 @@ from contextlib import contextmanager
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
+from weir.core.status import JobStatus
 from weir.errors import JobNotFoundError, RestError, StorageError
 from weir.monitoring.views import JobView
-from weir.rest.client import (
-    FoundJob,
-    JobClient,
-    ServerGoneError,
-    connect,
-    find_jobs,
-    named,
-)
+from weir.rest.client import FoundJob, JobClient, ServerGoneError, connect, find_jobs, named
 from weir.rest.flink.job_answers import job_summary
 from weir.rest.past.history import StoredJobs
 from weir.rest.server.server import RestServer
@@ -48,12 +42,9 @@ def listed_jobs(
     known = {found.job.job_id for found in running}
     stored: tuple[FoundJob, ...] = ()
     if directory is not None or address is None:
-        jobs, clock = _stored(directory), SystemClock()
-        stored = tuple(
-            FoundJob(address=_address(view), job=job_summary(view, clock.wall_ms()))
-            for view in (jobs.views() if jobs is not None else ())
-            if view.job_id not in known
-        )
+        jobs = _stored(directory)
+        there = () if jobs is None else _all(jobs)
+        stored = tuple(found for found in there if found.job.job_id not in known)
     if failure is not None and not stored and directory is None:
         raise failure
     return (*running, *stored)
@@ -95,8 +86,8 @@ def connect_to_running(
 ) -> JobClient:
     """A client of the job's driver.
 
-    Raises what ``connect`` raises; ``JobNotFoundError`` with how the job stands in the default
-    checkpoint directory, if it is there and nothing answers.
+    Raises what ``connect`` raises; ``JobNotFoundError`` with how the job stands, if it is in the
+    default checkpoint directory and no driver of this user on this machine has it.
     """
     try:
         return connect(job, address, token=token, ca_file=ca_file)
@@ -105,18 +96,30 @@ def connect_to_running(
         found = [] if jobs is None else _stored_as(job, jobs)
         if not found:
             raise
-        summary = found[0].job
+        summary, elsewhere = found[0].job, found[0].address
+        if elsewhere:
+            raise JobNotFoundError(
+                f"The driver of job {summary.job_id} ({summary.name}) is at {elsewhere}: pass that"
+                " with --address."
+            ) from error
+        if summary.state == JobStatus.RUNNING.name:
+            raise
+        way_on = ", and 'weir run' resumes it" if summary.state == JobStatus.SUSPENDED.name else ""
         raise JobNotFoundError(
-            f"No driver runs job {summary.job_id} ({summary.name}): it is {summary.state}, as"
-            " 'weir list' shows."
+            f"No driver runs job {summary.job_id} ({summary.name}): it is {summary.state}{way_on}."
         ) from error
 
 
 def _stored_as(job: str, jobs: StoredJobs) -> list[FoundJob]:
     """The jobs of a directory with this id or name."""
+    return named(job, _all(jobs))
+
+
+def _all(jobs: StoredJobs) -> list[FoundJob]:
     now_ms = SystemClock().wall_ms()
-    views = jobs.views()
-    return named(job, [FoundJob(address="", job=job_summary(view, now_ms)) for view in views])
+    return [
+        FoundJob(address=_address(view), job=job_summary(view, now_ms)) for view in jobs.views()
+    ]
 
 
 def serve_history(directory: str | None, port: int, say: Callable[[str], None]) -> None:

@@ -179,7 +179,7 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name in added:
-            del os.environ[name]
+            os.environ.pop(name, None)
 
 
 def _with_partitions(session: SparkSession) -> SparkSession:
