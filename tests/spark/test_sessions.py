@@ -151,7 +151,7 @@ assert [os.environ.get(name) for name in NAMES] == before
 python = before[0] or sys.executable
 assert session.sparkContext.pythonExec == python
 variables = session.sparkContext._jvm.System.getenv
-assert [variables(name) for name in NAMES] == [python, "127.0.0.1"]
+assert [variables(name) for name in NAMES] == [python, before[1] or "127.0.0.1"]
 lazy.close()
 """
 
