@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import deltalake
@@ -37,18 +37,43 @@ def test_a_call_that_never_returns_is_given_up() -> None:
     left.join()
 
 
-class _Hanging:
-    """A table of which no reading returns before ``go`` is set."""
+class _Table:
+    """A table whose first ``hangs`` readings do not return before ``go`` is set."""
 
     go = threading.Event()
+    hangs = 1_000_000
+    readings = 0
 
     def __init__(self, *_: object, **__: object) -> None:
-        type(self).go.wait()
+        self.update_incremental()
+
+    def update_incremental(self) -> None:
+        """Read."""
+        _Table.readings += 1
+        if _Table.readings <= self.hangs:
+            self.go.wait()
+
+    def transaction_version(self, _: str) -> int:
+        """Read."""
+        self.update_incremental()
+        return 7
 
     @classmethod
     def is_deltatable(cls, *_: object) -> bool:
         """It is there."""
         return True
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Table]:
+    """One that was loaded; the limits are short."""
+    monkeypatch.setattr(client, "HDFS_READ_S", 0.01)
+    monkeypatch.setattr(client, "HDFS_READ_MAX_S", 0.05)
+    monkeypatch.setattr(deltalake, "DeltaTable", _Table)
+    monkeypatch.setattr(_Table, "go", threading.Event())
+    monkeypatch.setattr(_Table, "readings", 0)
+    yield object.__new__(_Table)
+    _Table.go.set()
 
 
 _READS: dict[str, Callable[[DeltaClient, Any], object]] = {
@@ -58,26 +83,45 @@ _READS: dict[str, Callable[[DeltaClient, Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", _READS)
+@pytest.mark.parametrize(("name", "readings"), [("load", 4), ("update", 1), ("version", 1)])
 def test_a_reading_of_a_delta_table_on_hdfs_is_given_up(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, readings: int, table: _Table
 ) -> None:
-    """So that the commit is repeated; as an ``OSError``, which the sink takes for an outage."""
-    monkeypatch.setattr(client, "HDFS_READ_S", 0.01)
-    monkeypatch.setattr(deltalake, "DeltaTable", _Hanging)
-    monkeypatch.setattr(_Hanging, "go", threading.Event())
-
-    class Table:
-        """One that was loaded."""
-
-        def update_incremental(self) -> None:
-            """Hang."""
-            _Hanging.go.wait()
-
-        def transaction_version(self, _: str) -> None:
-            """Hang."""
-            _Hanging.go.wait()
-
+    """So that the commit is repeated; as an ``OSError``, which the sink takes for an outage. What
+    shares nothing with the call that hangs was tried before with more and more time."""
     with pytest.raises(OSError, match="no answer within"):
-        _READS[name](DeltaClient(), Table())
-    _Hanging.go.set()
+        _READS[name](DeltaClient(), table)
+    assert _Table.readings == readings
+
+
+def test_a_reading_that_hangs_is_repeated_with_more_and_more_time(
+    table: _Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table is loaded in spite of it, and the next hang costs no more than the first."""
+    limits: list[float] = []
+
+    def hangs_twice(limit_s: float, call: Callable[[], Any]) -> Any:
+        limits.append(limit_s)
+        if len(limits) <= 2:
+            raise TimeoutError
+        return call()
+
+    monkeypatch.setattr(_Table, "hangs", 0)
+    monkeypatch.setattr(client, "within", hangs_twice)
+    monkeypatch.setattr(client, "HDFS_READ_S", 15.0)
+    monkeypatch.setattr(client, "HDFS_READ_MAX_S", 120.0)
+    reading = DeltaClient()
+    assert reading.load("hdfs://nn/t", None) is not None
+    assert reading.version_in("hdfs://nn/t", table, "weir") == 7  # type: ignore[arg-type]
+    assert limits == [15, 30, 60, 15]
+
+
+def test_elsewhere_nothing_is_given_up(table: _Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other stores have clients with limits of their own, whose errors are passed on."""
+
+    def fail(_: str) -> int:
+        raise TimeoutError("the store's")
+
+    monkeypatch.setattr(table, "transaction_version", fail, raising=False)
+    with pytest.raises(TimeoutError, match=r"^the store's$"):
+        DeltaClient().version_in("s3://bucket/t", table, "weir")  # type: ignore[arg-type]

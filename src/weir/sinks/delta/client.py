@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from weir.kernel import MACHINE, Kernel
 from weir.sinks.delta.log import TableLog
 from weir.storage.paths import scheme_of
 
@@ -18,14 +19,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How long reading a table on HDFS may take. delta-rs 1.6 has a client of its own there
-#: (hdfs-native 0.13), of which a read sometimes never returns, after an outage of the name node
-#: above all; the next one does.
-HDFS_READ_S = 120.0
+#: How long reading a table on HDFS may take, at first and at most. delta-rs 1.6 has a client of
+#: its own there (hdfs-native 0.13), of which a read sometimes never returns, after an outage of the
+#: name node above all; the next one does.
+HDFS_READ_S = 15.0
+HDFS_READ_MAX_S = 120.0
 
 
 class DeltaClient:
     """Finds and creates tables. Every method raises ``DeltaError`` or ``OSError``."""
+
+    def __init__(self, kernel: Kernel = MACHINE) -> None:
+        self._kernel = kernel
+        #: How long reading a table on HDFS may take next, by its URI. A long log needs its time: it
+        #: is twice as long as what was given up, and four times as long as what came to its end.
+        self._limits_s: dict[str, float] = {}
 
     def load(self, uri: str, options: dict[str, str] | None) -> deltalake.DeltaTable | None:
         """The table at its newest version; None if there is none."""
@@ -36,15 +44,21 @@ class DeltaClient:
                 return None
             return deltalake.DeltaTable(uri, storage_options=options)
 
-        return _read(uri, found)
+        return self._read(uri, found, again=True)
 
     def update(self, uri: str, table: deltalake.DeltaTable) -> None:
-        """Bring a table that was loaded to its newest version."""
-        _read(uri, table.update_incremental)
+        """Bring a table that was loaded to its newest version.
+
+        After ``TimeoutError`` the call may still be at it: load another one.
+        """
+        self._read(uri, table.update_incremental)
 
     def version_in(self, uri: str, table: deltalake.DeltaTable, name: str) -> int | None:
-        """The version of an application transaction; None if there is none."""
-        return _read(uri, lambda: table.transaction_version(name))
+        """The version of an application transaction; None if there is none.
+
+        After ``TimeoutError`` the call may still be at it: load another one.
+        """
+        return self._read(uri, lambda: table.transaction_version(name))
 
     def create(
         self,
@@ -89,10 +103,25 @@ class DeltaClient:
         """The log of a table that is loaded; ``name`` is the sink's."""
         return TableLog(name, path, options, table=table)
 
+    def _read(self, uri: str, work: Callable[[], T], *, again: bool = False) -> T:
+        """Read a table. Raises ``TimeoutError``, an ``OSError``, if that hangs.
 
-def _read(uri: str, work: Callable[[], T]) -> T:
-    """Read a table. Raises ``TimeoutError``, an ``OSError``, if that hangs (``HDFS_READ_S``)."""
-    return within(HDFS_READ_S, work) if scheme_of(uri) == "hdfs" else work()
+        ``again``: try it again, up to the longest limit.
+        """
+        if scheme_of(uri) != "hdfs":
+            return work()
+        while True:
+            limit_s, began_ms = self._limits_s.get(uri, HDFS_READ_S), self._kernel.now_ms()
+            try:
+                found = within(limit_s, work)
+            except TimeoutError:
+                self._limits_s[uri] = min(2 * limit_s, HDFS_READ_MAX_S)
+                if not again or limit_s >= HDFS_READ_MAX_S:
+                    raise
+            else:
+                needed_s = 4 * (self._kernel.now_ms() - began_ms) / 1000
+                self._limits_s[uri] = min(max(HDFS_READ_S, needed_s), HDFS_READ_MAX_S)
+                return found
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:
