@@ -35,10 +35,9 @@ from weir.rest import client
 from weir.rest.client import JobClient
 
 SCRIPTS = Path(__file__).parents[1] / "adopt" / "scripts"
-#: How long a script may write nothing more before it is taken to have read everything.
-_QUIET_S = 4.0
-#: How many checkpoints the driver must have completed until then.
-_CHECKPOINTS = 3
+#: A script has read everything once so many checkpoints have completed without a further row: each
+#: query plans a batch of what is there between two of them.
+_CHECKPOINTS = 4
 FILES_PER_HALF = 4
 ROWS_PER_FILE = 50
 _FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -360,18 +359,15 @@ class AdoptedScript:
         return JobClient(found[0].address, found[0].job.job_id)
 
     def _wait_until_read(self, job: JobClient) -> None:
-        """Wait until no vertex has read rows for a while, and all tasks have started."""
-        quiet_since, seen = time.monotonic(), (-1, -1)
+        """Wait until checkpoints complete between which no vertex reads a row."""
+        rows, since = -1, 0
 
-        def is_quiet() -> bool:
-            nonlocal quiet_since, seen
+        def is_read() -> bool:
+            nonlocal rows, since
             state = job.overview()
-            now = (
-                sum(one.live.records_in for one in state.vertices if one.live is not None),
-                state.completed_checkpoints,
-            )
-            if now[0] != seen[0] or state.status != "RUNNING" or now[1] < _CHECKPOINTS:
-                quiet_since, seen = time.monotonic(), now
-            return time.monotonic() - quiet_since > _QUIET_S
+            now = sum(one.live.records_in for one in state.vertices if one.live is not None)
+            if now != rows or state.status != "RUNNING":
+                rows, since = now, state.completed_checkpoints
+            return state.completed_checkpoints >= since + _CHECKPOINTS
 
-        wait_until(is_quiet, "everything is read")
+        wait_until(is_read, "everything is read")
