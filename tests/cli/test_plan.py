@@ -260,10 +260,11 @@ def test_two_sinks_in_one_directory_are_refused_by_name(
     assert "The sinks 'first' and 'second' both write to" in result.stderr
 
 
+@pytest.mark.parametrize("stopped", [False, True])
 def test_a_removed_sink_is_refused_after_the_plan_and_nothing_is_written(
-    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
-    """As 'weir run' refuses it, which finds the same checkpoint; without one, nothing is said."""
+    """As 'weir run' would refuse it; the plan names the checkpoint, or the savepoint of a stop."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     text = BEGIN + "orders.sink('first', out('1'))\n"
@@ -274,9 +275,15 @@ def test_a_removed_sink_is_refused_after_the_plan_and_nothing_is_written(
     steps = [("orders", "source"), ("first", "sink"), ("second", "sink")]
     operators = tuple(OperatorState(operator_id=id, name=f"{kind} {id}") for id, kind in steps)
     task = TaskState(vertex="orders", position=1, operators=operators)
-    leave_job(base, "a" * 32, name="shop [eu]", tasks=[task])
+    status = RecordStatus.STOPPED if stopped else RecordStatus.RUNNING
+    savepoint = str(tmp_path / "savepoint-1") if stopped else None
+    leave_job(base, "a" * 32, status, name="shop [eu]", tasks=[task], savepoint=savepoint)
     JobNames(FS, str(base)).assign("shop [eu]", "a" * 32, from_savepoint=None, after=0)
-    assert weir("plan", path).exit_code == 0
+    fitting = weir("plan", path)
+    assert fitting.exit_code == 0
+    start = f"savepoint 4 ({savepoint})" if stopped else "checkpoint 3 ("
+    assert f"\nGoes on from {start}" in fitting.stdout
+    assert "Goes on" not in weir("plan", "--json", path).stdout
     before = sorted(tmp_path.rglob("*"))
     result = weir("plan", written(tmp_path, text))
     assert result.exit_code == 1

@@ -283,9 +283,10 @@ def plan(
 
     Steps are chained into vertices. Each vertex runs as one streaming query; channels connect the
     vertices. Shows each vertex's chain, sinks, input and output channels, and why its chain ends.
-    Fails if 'weir run' would refuse the pipeline because of what its last run left.
+    Fails if a step, sink, source or coordinator of the last run is missing, or reads or writes
+    something else. Windows, keys and aggregates are compared by 'weir run', once Spark has started.
     """
-    from weir.cli.plan import loaded, plan_json, plan_mermaid, plan_text
+    from weir.cli.plan import loaded, plan_json, plan_mermaid, plan_text, start_text
     from weir.job import definition_of
     from weir.launch.earlier_run import check_last_run
 
@@ -300,7 +301,9 @@ def plan(
             _show(plan_text(job))
             if details is not None:
                 _show(details)
-        check_last_run(definition_of(job))
+        start = check_last_run(definition_of(job))
+    if start is not None and not mermaid and not as_json:
+        _show(start_text(start))
 
 
 @app.command("list", epilog="Example: weir list")

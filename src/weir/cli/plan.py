@@ -28,7 +28,7 @@ from weir.cli.loading.load import checked
 from weir.cli.loading.needed_session import session_beside
 from weir.cli.loading.program import Program
 from weir.core.graph import ChainEnd, GraphStep, StepKind, Vertex
-from weir.core.types import OperatorId
+from weir.core.types import CompletedCheckpoint, OperatorId
 from weir.job import Job, definition_of
 from weir.spark.kafka.code import UNCOMMITTED, is_uncommitted
 
@@ -98,6 +98,15 @@ def plan_text(job: Job) -> Group:
         title = f"\n{shown[vertex.name]} ({_extent(vertex)})"
         parts += [Text(title, style="bold"), table]
     return Group(*parts)
+
+
+def start_text(start: CompletedCheckpoint) -> Text:
+    """From what the job would go on, and what is not known of it without Spark."""
+    kind = "savepoint" if start.kind.is_savepoint else "checkpoint"
+    return Text(
+        f"\nGoes on from {kind} {start.checkpoint_id} ({start.external_path}): nothing of it is"
+        " missing here. Windows, keys and aggregates are compared when the job starts."
+    )
 
 
 def plan_mermaid(job: Job) -> str:

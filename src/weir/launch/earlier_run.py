@@ -89,37 +89,44 @@ def _ids(operators: Sequence[OperatorState]) -> set[OperatorId]:
     return {operator.operator_id for operator in operators}
 
 
-def check_last_run(job: JobDefinition) -> None:
-    """Raise ``JobError`` if the job would resume from a checkpoint that does not fit.
+def check_last_run(job: JobDefinition) -> CompletedCheckpoint | None:
+    """Raise ``JobError`` if the job would go on from a checkpoint or savepoint that does not fit.
 
-    Or if it has finished, and would now read or write something else. Looks where the job's own
-    configuration says, writes nothing, and ignores what it cannot read.
+    Or if it has finished, and would now read or write something else. Returns from what the job
+    would go on; None if it would not, or nothing was found. Looks where the job's own configuration
+    says, writes nothing, and ignores what it cannot read.
     """
     configuration = Configuration.given(None, job.conf)
     given = Configuration({key: configuration[key] for key in _READ if key in configuration})
     directory = given.value(CHECKPOINT_DIR)
     if needs_spark(directory):
-        return
+        return None
     try:
         found = _last_checkpoint(job.name, directory)
     except (StorageError, UnsupportedEnvironmentError):
-        return
+        return None
     if found is None:
-        return
+        return None
     record, checkpoint = found
     changes = Changes(operators=declared_operators(job), accepted=frozenset(), note=_log.debug)
     if record.status is RecordStatus.FINISHED:
         changes.check_finished(checkpoint, {})
-        return
+        return None
+    if checkpoint.drained:
+        return None
     fits(job, given)(checkpoint)
     changes.check_start(checkpoint, record.job_id)
+    return checkpoint
 
 
 def resumed_from(record: JobRecord, storage: CheckpointStorage) -> CompletedCheckpoint | None:
     """The checkpoint or savepoint from which the newest record says that the job resumes.
 
-    None if there is none. Raises ``StorageError`` if it cannot be read.
+    Of a job that was stopped, the savepoint of the stop. None if there is none. Raises
+    ``StorageError`` if it cannot be read.
     """
+    if record.savepoint is not None:
+        return storage.read(record.savepoint)
     if record.checkpoints:
         newest = record.checkpoints[-1]
         return storage.read(newest.path, expected_checksum=newest.checksum)
@@ -136,7 +143,8 @@ def _last_checkpoint(name: str, directory: str) -> tuple[JobRecord, CompletedChe
     storage = CheckpointStorage(fs=file_systems, base_directory=directory, job_id=known.job_id)
     log = JobLog(file_systems(directory), storage.log_directory, job_id=known.job_id)
     record = log.newest()
-    if record is None or not (record.status.may_be_run or record.status is RecordStatus.FINISHED):
+    ended = (RecordStatus.FINISHED, RecordStatus.STOPPED)
+    if record is None or not (record.status.may_be_run or record.status in ended):
         return None
     checkpoint = resumed_from(record, storage)
     return None if checkpoint is None else (record, checkpoint)
