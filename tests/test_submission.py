@@ -134,6 +134,7 @@ def make_savepoint(
     job_id: str = "f" * 32,
     kind: SnapshotKind = SnapshotKind.SAVEPOINT,
     checkpoint_id: int = 7,
+    drained: bool = False,
 ) -> str:
     """Write a savepoint, or a checkpoint, without state files."""
     task = TaskState(vertex="v", position=-1, operators=(OperatorState(operator_id="v", name="v"),))
@@ -146,6 +147,7 @@ def make_savepoint(
         attempt=1,
         tasks=(task,),
         external_path=str(directory),
+        drained=drained,
     )
     directory.mkdir(parents=True, exist_ok=True)
     CheckpointStorage(
@@ -207,6 +209,15 @@ def test_a_savepoint_that_is_gone_is_not_advised_as_it_is(base: str, tmp_path: P
     shutil.rmtree(savepoint)
     with pytest.raises(JobEndedError, match=f"put back {savepoint}, which is gone, and resume"):
         run(base)
+
+
+def test_a_drained_job_refuses_without_advice_to_resume(base: str, tmp_path: Path) -> None:
+    """Its savepoint has nothing left to do."""
+    savepoint = make_savepoint(tmp_path / "savepoint", drained=True)
+    record(run(base), RecordStatus.STOPPED, savepoint=savepoint)
+    with pytest.raises(JobEndedError, match=r"drained and stopped .*--fresh, into new") as refused:
+        run(base)
+    assert "--from-savepoint" not in str(refused.value)
 
 
 def test_a_finished_job_says_so(base: str) -> None:
@@ -903,8 +914,10 @@ def test_a_job_that_died_before_its_first_checkpoint_goes_on_from_the_latest_sav
     savepoint = make_savepoint(tmp_path / "savepoint")
     record(run(base), RecordStatus.STOPPED, savepoint=savepoint)
     began = run(base, from_savepoint="latest")
-    again = run(base, from_savepoint="latest")
+    said: list[str] = []
+    again = run(base, from_savepoint="latest", note=said.append)
     assert (again.job_id, again.from_savepoint) == (began.job_id, savepoint)
+    assert f"no checkpoint since it started from {savepoint}: from there again" in said[0]
 
 
 def test_a_latest_savepoint_that_is_gone_is_refused(base: str, tmp_path: Path) -> None:

@@ -355,10 +355,15 @@ def _latest_savepoint(
             )
         return record.savepoint
     said = f"--from-savepoint {LATEST_SAVEPOINT}: job {name!r}"
+    started = None if known is None else known.from_savepoint
     if known is None:
         note(f"{said} has not run here before, so it starts without a savepoint")
     elif record is not None and record.completed is not None:
         note(f"{said} has no savepoint that is newer than its checkpoint {record.completed}")
+    elif started is not None and (record is None or record.status.may_be_run):
+        note(
+            f"{said} has completed no checkpoint since it started from {started}: from there again"
+        )
     else:
         note(f"{said} has no new savepoint, so it goes on as without the option")
     return None
@@ -444,6 +449,12 @@ def _check_resumable(
         return
     newest = record.checkpoints[-1].path if record.checkpoints else None
     if record.status is RecordStatus.STOPPED:
+        if _is_drained(record.savepoint, storage):
+            raise JobEndedError(
+                f"Job {name!r} was drained and stopped (savepoint {record.savepoint}): its input"
+                " has ended and every row is committed, so nothing is left to resume. Start from"
+                " scratch with --fresh, into new tables."
+            )
         shown = f"{LATEST_SAVEPOINT} ({record.savepoint})"
         way = _way(storage, "resume with", record.savepoint, shown=shown)
         raise JobEndedError(
@@ -459,6 +470,16 @@ def _check_resumable(
             f"Job {name!r} ({known.job_id}) was superseded by the new id {record.superseded_by},"
             f" which never started: {way}start from scratch with --fresh."
         )
+
+
+def _is_drained(savepoint: str | None, storage: CheckpointStorage) -> bool:
+    """Whether the input had ended before the savepoint; False if it cannot be read."""
+    if savepoint is None:
+        return False
+    try:
+        return storage.read(savepoint).drained
+    except StorageError:
+        return False
 
 
 def _way(
