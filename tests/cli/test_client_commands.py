@@ -340,6 +340,7 @@ def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGatewa
     second = weir("stop", "orders", "-m", address)
     assert first.stdout == "Job stopped. Savepoint: /d/savepoint-1\n"
     assert second.stdout == "Job stopped. Savepoint: /d/savepoint-2\n"
+    assert first.stderr == "Resume with: weir run FILE --from-savepoint /d/savepoint-1\n"
     assert gateway.calls == [("stop", "/d"), ("stop", None)]
 
 
@@ -349,6 +350,8 @@ def test_stop_can_drain_first(weir: Weir, address: str, gateway: FakeGateway, fl
     gateway.prepared = [completed(8, "/d/savepoint-1")]
     result = weir("stop", "orders", flag, "-p", "/d", "-m", address)
     assert result.stdout == "Job stopped. Savepoint: /d/savepoint-1\n"
+    # Nothing is left to resume.
+    assert result.stderr == ""
     assert gateway.calls == [("drain", "/d")]
 
 

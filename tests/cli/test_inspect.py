@@ -86,6 +86,23 @@ def test_inspect_shows_operators_positions_sizes_files_and_pending_commits(
         assert part in result.stdout
 
 
+def test_what_a_checkpoint_commits_itself_is_not_called_pending(weir: Weir, tmp_path: Path) -> None:
+    """Its sink has committed the rows with it; what a sink leaves out goes with a later one."""
+    staged = tuple(
+        Committable(sink=sink, position=4, payload={}, left_out=left_out)
+        for sink, left_out in (("now", None), ("later", 8))
+    )
+    task = TaskState(vertex="v", position=4, operators=(), committables=staged)
+    checkpoint = replace(completed(8, str(tmp_path), SnapshotKind.CHECKPOINT), tasks=(task,))
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID)
+    storage.write_metadata(checkpoint)
+    shown = weir("inspect", str(tmp_path)).stdout
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "pending" not in shown
+    assert "a job that is restored from it commits first what is not committed yet." in shown
+    assert "now 1 8" in lines and "later 1 next" in lines
+
+
 def test_inspect_takes_the_metadata_file_and_writes_json(weir: Weir, savepoint: Path) -> None:
     """--json has every field of the metadata, and its path."""
     result = weir("inspect", "--json", str(savepoint / "_metadata"))

@@ -130,18 +130,34 @@ def test_checkpoints_of_a_job_without_a_driver_are_shown_from_its_directory(weir
         assert "Traceback" not in failed.output
 
 
+def test_of_several_jobs_of_a_name_the_newest_is_meant(weir: Weir) -> None:
+    """Each start from a savepoint is another job of the same name; their ids name the others."""
+    base = Path(".weir/checkpoints").resolve()
+    leave_job(base, KILLED, name="orders", start_ms=9_000, number=7)
+    leave_job(base, "e" * 32, name="orders", start_ms=5_000)
+    shown = weir("checkpoints", "orders")
+    assert (shown.exit_code, "chk-7" in shown.output) == (0, True), shown.output
+    assert "chk-3" in weir("checkpoints", "e" * 32).output
+    assert f"No driver runs job {KILLED} (orders)" in weir("stop", "orders").stderr
+
+
 def test_without_a_driver_and_a_directory_the_way_out_is_named(weir: Weir) -> None:
     """As before: start a job, or give an address."""
     failed = weir("list", "--address", "127.0.0.1:1")
     assert (failed.exit_code, "weir run" in failed.output) == (1, True)
 
 
-def test_where_nothing_runs_the_list_is_empty(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_runs_a_sentence_says_where_jobs_were_looked_for(
+    weir: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not a failure: a script may ask. No driver is found, nor is there a directory of jobs."""
     monkeypatch.setattr(client, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
     listed = weir("list")
-    assert (listed.exit_code, len(listed.output.splitlines())) == (0, 1)
-    assert "job id" in listed.output
+    assert (listed.exit_code, listed.stdout) == (0, "")
+    place = Path(".weir/checkpoints").resolve()
+    assert "No jobs: no driver of yours on this machine has one" in listed.stderr
+    assert f"and {place} has none. 'weir list DIR'" in listed.stderr
+    assert f"{Path('elsewhere').resolve()} has none" in weir("list", "elsewhere").stderr
 
 
 def test_a_command_waits_for_a_driver_that_is_starting(weir: Weir) -> None:

@@ -317,10 +317,13 @@ def list_jobs(
 
     A job in the directory that no driver runs is SUSPENDED if 'weir run' can resume it.
     """
-    from weir.cli.history import listed_jobs
+    from weir.cli.history import listed_jobs, no_jobs
 
     jobs = listed_jobs(directory, address, token=_token(token_file), ca_file=ca_file)
-    _show(tables.jobs_table(jobs))
+    if jobs:
+        _show(tables.jobs_table(jobs))
+    else:
+        typer.echo(no_jobs(directory, address), err=True)
 
 
 @app.command(epilog="Example: weir history .weir/checkpoints --port 8082")
@@ -390,7 +393,7 @@ def checkpoints(  # noqa: PLR0917 - typer makes an option of each parameter
     """Show a job's checkpoints and savepoints.
 
     Shows counts, statistics and history, or with --id one of them in detail; without a driver,
-    those that the job's checkpoint directory has.
+    those that the job's checkpoint directory has. A name is that of its newest job there.
     """
     from weir.cli.history import running_or_stored
 
@@ -442,6 +445,8 @@ def stop(  # noqa: PLR0917 - typer makes an option of each parameter
     with _connected(job, address, token_file, ca_file) as connected:
         path = connected.stop(_absolute(savepoint_dir), drain=drain)
     typer.echo(f"Job stopped. Savepoint: {path}")
+    if not drain:
+        typer.echo(f"Resume with: weir run FILE --from-savepoint {path}", err=True)
 
 
 @app.command(epilog="Example: weir cancel orders")

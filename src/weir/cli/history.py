@@ -50,6 +50,18 @@ def listed_jobs(
     return (*running, *stored)
 
 
+def no_jobs(directory: str | None, address: str | None) -> str:
+    """The sentence for ``listed_jobs`` that has found none: it names where it has looked."""
+    drivers = "no driver of yours on this machine has one"
+    if address is not None:
+        drivers = f"{address} has none"
+    if directory is None and address is not None:
+        return f"No jobs: {drivers}."
+    place = _directory(directory)
+    there = "cannot be read without Spark" if needs_spark(place) else "has none"
+    return f"No jobs: {drivers}, and {place} {there}. 'weir list DIR' looks into another directory."
+
+
 def _address(view: JobView) -> str:
     """Where the driver's lease says that it answers, if it runs elsewhere. Nobody is asked."""
     return "" if view.driver is None or view.driver.address is None else view.driver.address
@@ -69,13 +81,15 @@ def running_or_stored(
     except ServerGoneError:
         running = ()
     jobs = None if address is not None and directory is None else _stored(directory)
-    if jobs is None or named(job, running) or not _stored_as(job, jobs):
+    stored = [] if jobs is None else _stored_as(job, jobs)
+    if jobs is None or named(job, running) or not stored:
         with connect(job, address, token=token, ca_file=ca_file) as client:
             yield client
         return
     server = RestServer(port=0)
     try:
-        with connect(job, server.start_history(jobs)) as client:
+        known_as = stored[0].job.job_id if len(stored) == 1 else job
+        with connect(known_as, server.start_history(jobs)) as client:
             yield client
     finally:
         server.stop()
@@ -111,8 +125,12 @@ def connect_to_running(
 
 
 def _stored_as(job: str, jobs: StoredJobs) -> list[FoundJob]:
-    """The jobs of a directory with this id or name."""
-    return named(job, _all(jobs))
+    """The job of a directory with this id, or the newest with this name, or those with a prefix."""
+    found = named(job, _all(jobs))
+    if not any(one.job.name == job for one in found):
+        return found
+    # Each start from a savepoint, or from scratch, is a new job of the name.
+    return [max(found, key=lambda one: one.job.start_time_ms)]
 
 
 def _all(jobs: StoredJobs) -> list[FoundJob]:

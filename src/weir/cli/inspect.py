@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 _TABLE_ROWS = 20
 #: The columns shown of a reject.
 _REJECT = ("file", "line", "why")
+#: What the table of staged batches shows.
+_STAGED = (
+    "Rows that were staged. The job commits them after it; a job that is restored from it commits"
+    " first what is not committed yet."
+)
 
 
 def read_metadata(path: str) -> CompletedCheckpoint:
@@ -60,7 +65,7 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
     )
     offsets = make_table("vertex", "source", "offset")
     states = make_table("vertex", "stateful operator", "partitions", "size", "largest partition")
-    commits = make_table("sink", "pending commits", "epochs")
+    commits = make_table("sink", "staged batches", "epochs")
     files = make_table("file", "size", "checksum")
     for task in checkpoint.tasks:
         contents = contents_of(task, checkpoint.external_path)
@@ -89,11 +94,8 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
                 decimal(sum(sizes)),
                 decimal(max(sizes, default=0)),
             )
-        for sink, epochs in _pending_commits(task).items():
-            shown = ", ".join(
-                "next" if epoch is None else str(epoch) for epoch in dict.fromkeys(epochs)
-            )
-            commits.add_row(Text(sink), str(len(epochs)), shown)
+        for sink, epochs in _staged(task, checkpoint).items():
+            commits.add_row(Text(sink), str(len(epochs)), ", ".join(dict.fromkeys(epochs)))
         for handle in task.files:
             files.add_row(Text(handle.path), decimal(handle.size), handle.checksum)
     parts.append(vertices)
@@ -104,7 +106,10 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
         for part in (Text(""), table)
     ]
     parts += _reject_tables(checkpoint)
-    parts += [Text(""), commits if commits.row_count else Text("no pending commits")]
+    if commits.row_count:
+        parts += [Text(f"\n{_STAGED}"), commits]
+    else:
+        parts.append(Text("\nno rows were staged"))
     if files.row_count:
         parts += [Text(""), files]
     return Group(*parts)
@@ -254,11 +259,14 @@ def _operator(name: str, fully_finished: bool) -> str:
     return f"{name} (finished)" if fully_finished else name
 
 
-def _pending_commits(task: TaskState) -> dict[str, list[int | None]]:
-    """Epochs of each sink's unconfirmed commits; None if the next checkpoint assigns the epoch."""
-    epochs: dict[str, list[int | None]] = {}
+def _staged(task: TaskState, checkpoint: CompletedCheckpoint) -> dict[str, list[str]]:
+    """The epoch of each batch that a sink had staged; ``next`` if a later checkpoint commits it."""
+    epochs: dict[str, list[str]] = {}
     for committable in task.committables:
-        epochs.setdefault(committable.sink, []).append(committable.epoch)
+        epoch = committable.epoch
+        if epoch is None and checkpoint.kind.commits_side_effects and committable.left_out is None:
+            epoch = checkpoint.checkpoint_id
+        epochs.setdefault(committable.sink, []).append("next" if epoch is None else str(epoch))
     return epochs
 
 
