@@ -132,6 +132,16 @@ def test_what_cannot_be_mended_by_trying_is_final(name: str) -> None:
     assert read_error(Captured(name)).final is (name in final)
 
 
+def test_a_row_that_breaks_a_rule_of_fail_is_final_and_told_without_sparks_words() -> None:
+    """The same row would come again; the user's own ``raise_error`` is not such a rule."""
+    rule = "Step 'valid': a row breaks 'has an id', 'positive': {\"id\":null}"
+    spark = "org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] {} SQLSTATE: P0001"
+    for said, final in ((rule, True), ("no such day", False)):
+        text = f"Job aborted\n: {spark.format(said)}\n\tat a.b.c(D.scala:1)\n"
+        read = read_error(RuntimeError(text))
+        assert (read.final, read.said == rule) == (final, final), read.said
+
+
 def test_a_cause_is_the_same_for_other_rows_and_other_batches() -> None:
     """It has the kind and the line, or the message without numbers; transient failures have
     none."""

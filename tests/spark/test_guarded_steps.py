@@ -21,6 +21,8 @@ import weir
 from weir.core.graph import GraphStep, StepKind
 from weir.errors import PipelineError
 from weir.expectations import Expectations
+from weir.runtime.failures import is_fatal
+from weir.spark.failures import read_error
 from weir.spark.java import Jvm
 from weir.spark.rejects.expected import kept
 from weir.spark.rejects.gathered import GatheredRejects, Reject
@@ -458,8 +460,21 @@ def test_rules_warn_drop_and_set_aside_in_one_pass(given: DataFrame) -> None:
 def test_a_rule_may_fail_the_job(given: DataFrame) -> None:
     """The message has the step, the rule and the row."""
     frame, _ = expecting(given, weir.expect(fail={"no 77": "id != 77"}))
-    with pytest.raises(Exception, match="Step 'price': a row breaks 'no 77'"):
+    with pytest.raises(Exception, match="Step 'price': a row breaks 'no 77'") as failed:
         frame.collect()
+    read = read_error(failed.value)
+    assert read.said == ("""Step 'price': a row breaks 'no 77': {"id":77,"text":"77","part":0}""")
+    assert read.final
+
+
+@pytest.mark.parametrize("rule", ["idd > 3", "id >", "array(id)", lambda frame: frame["idd"] > 3])
+def test_a_rule_that_is_not_a_condition_is_refused_by_name(given: DataFrame, rule: Any) -> None:
+    """Without a restart, and with the columns that there are."""
+    expected = r"The rule 'x' of step 'price' is not a condition .*columns id, "
+    with pytest.raises(PipelineError, match=expected) as refused:
+        expecting(given, weir.expect(drop={"x": rule}))
+    assert is_fatal(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_rule_that_calls_a_python_function_is_refused(given: DataFrame) -> None:

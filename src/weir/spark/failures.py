@@ -69,6 +69,10 @@ _FINAL_CONDITION = re.compile(
     r"|DATATYPE_MISMATCH|NUM_COLUMNS_MISMATCH|RESULT_\w*MISMATCH\w*|INCOMPATIBLE_DATA_FOR_TABLE"
     r"|INSERT_COLUMN_ARITY_MISMATCH|PARSE_SYNTAX_ERROR|COLUMN_ALREADY_EXISTS)[\].]"
 )
+#: A row that breaks a rule of ``weir.expect(fail=...)``, as Spark puts it. It would do so again.
+_BROKEN_RULE = re.compile(
+    r"\[USER_RAISED_EXCEPTION\] (?P<said>Step '[^']+': a row breaks .*?)(?: SQLSTATE: \w+)?$"
+)
 #: The line of the pipeline that made the expression that failed in the JVM.
 _CALLED_FROM = re.compile(
     r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)'
@@ -125,6 +129,9 @@ def read_error(error: BaseException, batch_range: str = "") -> ErrorText:
         said = first_cause(error) if from_worker or java else read_exception(error).error
         if from_worker is not None and from_worker.kind == "ModuleNotFoundError":
             said += _ELSEWHERE
+    broken = _BROKEN_RULE.search(said)
+    if broken is not None:
+        said = broken["said"]
     # For an error in the JVM, or in a package's code in a worker, only the line in the driver is
     # known.
     place = (raised and raised.place) or _called_from(text) or read_exception(error).place
@@ -142,6 +149,7 @@ def read_error(error: BaseException, batch_range: str = "") -> ErrorText:
             isinstance(error, FINAL)
             or _FINAL_OWN.search(text) is not None
             or _FINAL_CONDITION.search(said) is not None
+            or broken is not None
             or (raised is not None and is_final_by_name(raised))
         ),
         key=key_of(kind, place, said, input=failed_input),

@@ -15,6 +15,7 @@ from weir.core.graph import GraphStep
 from weir.errors import PipelineError
 from weir.expectations import Action, Expectations
 from weir.spark.channels import event_time
+from weir.spark.failures import first_cause
 from weir.spark.java import Jvm
 from weir.spark.rejects.observation import (
     JSON_OPTIONS,
@@ -40,7 +41,7 @@ def kept(
 ) -> tuple[DataFrame, GuardedStep]:
     """The rows of the frame that keep the rules of the step.
 
-    Raises ``PipelineError`` for a rule that calls a Python function.
+    Raises ``PipelineError`` for a rule that calls a Python function, or that is no condition.
     """
     parts = PlanParts(jvm)
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in given.columns]
@@ -87,8 +88,15 @@ def kept(
 
 def _tried(parts: PlanParts, given: DataFrame, step: GraphStep, name: str, rule: Rule) -> Column:
     """The condition of a rule; null if it raises."""
-    condition = F.expr(rule) if isinstance(rule, str) else rule(given) if callable(rule) else rule
-    plan = given.select(condition.cast("boolean").alias("rule"))._jdf.queryExecution().analyzed()
+    try:
+        made = F.expr(rule) if isinstance(rule, str) else rule(given) if callable(rule) else rule
+        plan = given.select(made.cast("boolean").alias("rule"))._jdf.queryExecution().analyzed()
+    except Exception as error:
+        raise PipelineError(
+            f"The rule {name!r} of step {step.name!r} is not a condition of the step's input"
+            f" ({first_cause(error)}): correct it. The input has the columns"
+            f" {', '.join(given.columns)}."
+        ) from error
     expression = plan.projectList().head().child()
     if "PythonUDF" in classes_of(expression):
         raise PipelineError(
