@@ -80,12 +80,13 @@ def test_a_checkpoint_that_failed_before_it_had_an_id_is_reported_once_with_its_
     assert lines.new(failed) == []
 
 
-def test_the_totals_are_those_of_all_vertices() -> None:
-    """Rows in, rate and committed rows are summed."""
-    assert describe_progress(VIEW) == (
-        "RUNNING: checkpoint 7, 1500 rows in, 50 rows/s, 800 rows committed"
+def test_the_totals_are_those_of_all_sources_and_sinks() -> None:
+    """A row that several queries read from a channel has come in once."""
+    other = replace(VIEW.vertices[0], vertex="other", records_in=30, records_committed=7)
+    assert describe_progress(replace(VIEW, vertices=(*VIEW.vertices, other))) == (
+        "RUNNING: checkpoint 7, 1030 rows in, 100 rows/s, 807 rows committed"
     )
-    assert describe_progress(replace(VIEW, checkpoints=snapshot())).startswith("RUNNING: 1500 rows")
+    assert describe_progress(replace(VIEW, checkpoints=snapshot())).startswith("RUNNING: 1000 rows")
 
 
 def test_a_checkpoint_that_goes_well_has_no_line_of_its_own_unless_asked_for() -> None:

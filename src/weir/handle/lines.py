@@ -114,9 +114,11 @@ def _why(message: str) -> str:
 
 
 def describe_progress(view: JobView) -> str:
-    """One line with the newest checkpoint, and the totals over all vertices."""
-    rows = sum(vertex.records_in for vertex in view.vertices)
-    per_second = sum(vertex.records_in_per_second for vertex in view.vertices)
+    """One line with the newest checkpoint, the rows that sources have read, and those committed."""
+    # What other vertices read from channels, sources have read before.
+    reading = [vertex for vertex in view.vertices if not vertex.inputs]
+    rows = sum(vertex.records_in for vertex in reading)
+    per_second = sum(vertex.records_in_per_second for vertex in reading)
     committed = sum(vertex.records_committed for vertex in view.vertices)
     newest = view.checkpoints.latest_completed
     checkpoint = "" if newest is None else f"checkpoint {newest.checkpoint_id}, "
