@@ -43,6 +43,7 @@ from weir.spark.pipeline import Pipeline
 from weir.spark.query.inputs import OnCall, QueryInputs
 from weir.spark.query.plan_checks import check_result, check_source
 from weir.spark.query.source_leaves import read_identity, streaming_leaves
+from weir.spark.quiet import without_pyspark_log
 from weir.spark.rejects.expected import kept
 from weir.spark.rejects.gathered import GatheredRejects, rejects_schema
 from weir.spark.rejects.guard import Guarding
@@ -406,7 +407,8 @@ def plan_layouts(
 def _called(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of the function of a step. Raises ``PipelineError`` if it raises."""
     try:
-        return function(*arguments)
+        with without_pyspark_log():
+            return function(*arguments)
     except WeirError:
         raise
     except Exception as error:

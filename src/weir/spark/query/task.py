@@ -59,6 +59,7 @@ from weir.spark.query.progress import newest_subtasks
 from weir.spark.query.runs import QueryRuns
 from weir.spark.query.staging import BatchStaging
 from weir.spark.query.vertex_query import VertexQuery
+from weir.spark.quiet import without_pyspark_log
 from weir.spark.state.plan_layout import PlanLayout
 
 if TYPE_CHECKING:
@@ -306,7 +307,8 @@ class QueryTask:
     def _stage(self, frame: DataFrame, batch: int) -> None:
         """Run phase one of every sink, inside the batch (``foreachBatch``)."""
         try:
-            staged, rows_read = self._staging.stage(frame, batch, self._runs.known())
+            with without_pyspark_log():
+                staged, rows_read = self._staging.stage(frame, batch, self._runs.known())
         except Exception as error:
             if self._runs.stopping:
                 raise QueryInterruptedError from None

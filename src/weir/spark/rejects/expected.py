@@ -17,6 +17,7 @@ from weir.expectations import Action, Expectations
 from weir.spark.channels import event_time
 from weir.spark.failures import first_cause
 from weir.spark.java import Jvm
+from weir.spark.quiet import without_pyspark_log
 from weir.spark.rejects.observation import (
     JSON_OPTIONS,
     GuardedStep,
@@ -89,8 +90,11 @@ def kept(
 def _tried(parts: PlanParts, given: DataFrame, step: GraphStep, name: str, rule: Rule) -> Column:
     """The condition of a rule; null if it raises."""
     try:
-        made = F.expr(rule) if isinstance(rule, str) else rule(given) if callable(rule) else rule
-        plan = given.select(made.cast("boolean").alias("rule"))._jdf.queryExecution().analyzed()
+        with without_pyspark_log():
+            said = F.expr(rule) if isinstance(rule, str) else rule
+            condition = said(given) if callable(said) else said
+            made = given.select(condition.cast("boolean").alias("rule"))
+            plan = made._jdf.queryExecution().analyzed()
     except Exception as error:
         raise PipelineError(
             f"The rule {name!r} of step {step.name!r} is not a condition of the step's input"

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from weir.spark.failures import first_cause
 from weir.spark.java import Jvm
+from weir.spark.quiet import without_pyspark_log
 from weir.spark.rejects.observation import JSON_OPTIONS, Guard
 from weir.spark.rejects.parts import EXPRESSIONS, LOGICAL
 
@@ -25,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 #: For how many rows of a batch the message is found.
 MESSAGES_MAX = 1000
-#: PySpark prints errors that point into a query to standard error, before it raises them.
-_PRINTING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def messages(jvm: Jvm, guard: Guard, texts: Sequence[str]) -> Mapping[str, str]:
@@ -45,7 +41,7 @@ def _evaluated(jvm: Jvm, guard: Guard, texts: Sequence[str]) -> Mapping[str, str
         return found
     for text, row in zip(texts, rows, strict=True):
         try:
-            with _unlogged():
+            with without_pyspark_log():
                 struct.eval(row)
         except Exception as error:
             cause = first_cause(error)
@@ -85,25 +81,6 @@ def _rows(jvm: Jvm, guard: Guard, texts: Sequence[str]) -> list[Any]:
     data = made._jdf.queryExecution().optimizedPlan().data()
     width = max(1, len(kinds))
     return [data.apply(number).getStruct(0, width) for number in range(len(texts))]
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """PySpark does not log what Spark raises meanwhile in this thread."""
-    # Of PySpark's own class: made as others, it could not use them any more.
-    loggers = [PySparkLogger.getLogger(name) for name in _PRINTING_LOGGERS]
-    thread = threading.get_ident()
-
-    def is_others(record: logging.LogRecord) -> bool:
-        return record.thread != thread
-
-    for logger in loggers:
-        logger.addFilter(is_others)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(is_others)
 
 
 def _fallback(guard: Guard, text: str) -> str:

@@ -76,9 +76,6 @@ _STATE_FILE = re.compile(r"state/(?P<operator>[0-9]+)/(?P<partition>[0-9]+)/.+")
 #: Spark's name for the operator whose stores are read by side.
 _JOIN = "symmetricHashJoin"
 
-#: PySpark prints errors that point into a query to standard error, before it raises them.
-_PRINTING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-
 #: The setting for the state format; with version 2 ``commits/b`` names the state files.
 _FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -326,13 +323,11 @@ def rows_as_json(frame: DataFrame, limit: int | None) -> Iterator[str]:
 @contextmanager
 def _raising_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
     """Turn what Spark raises into ``ConfigurationError``, and keep PySpark from printing it too."""
-    from pyspark.logger import PySparkLogger
+    from weir.spark.quiet import without_pyspark_log
 
-    loggers = [PySparkLogger.getLogger(name) for name in _PRINTING_LOGGERS]
-    for logger in loggers:
-        logger.disabled = True
     try:
-        yield
+        with without_pyspark_log():
+            yield
     except Exception as error:
         known = "; ".join(
             f"{name} has the columns {', '.join(frame.columns)}" for name, frame in frames.items()
@@ -340,9 +335,6 @@ def _raising_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
         raise ConfigurationError(
             f"The query over the state cannot be run ({first_cause(error)}): correct it; {known}."
         ) from error
-    finally:
-        for logger in loggers:
-            logger.disabled = False
 
 
 def _read_stores(session: SparkSession, directory: QueryDirectory) -> dict[str, DataFrame]:
