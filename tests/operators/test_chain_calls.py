@@ -345,3 +345,17 @@ def test_an_operator_that_had_no_rows_when_it_failed_says_so(
     with pytest.raises(RuntimeError) as raised:
         run.batch()
     assert (f"{NOTE}{NO_ROWS}" in raised.value.__notes__) is says_so
+
+
+def test_an_attempt_that_ran_no_batch_asks_no_worker_to_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline that is refused when it is planned ends without a wait for workers to start."""
+    chain = LocalChain(tmp_path, Listening())
+    called: list[str] = []
+    monkeypatch.setattr(chain.subtasks, "call", lambda name, call: called.append(name))
+    chain.chain.abandon()
+    assert called == []
+    chain.batch()
+    chain.chain.abandon()
+    assert called == ["a"]

@@ -208,6 +208,8 @@ class OperatorChain:
         self.completed: deque[int] = deque(maxlen=_TOLD)
         self.aborted: deque[int] = deque(maxlen=_TOLD)
         self._forced = False
+        #: Whether workers may have subtasks.
+        self._ran = False
 
     def add_timed(self, name: OperatorId) -> None:
         """The input of an operator has an event time."""
@@ -361,6 +363,7 @@ class OperatorChain:
 
     def begin_batch(self, batch: int) -> None:
         """Give the orders. Call it in the thread that runs the batch."""
+        self._ran = True
         completed, aborted = _taken(self.completed), _taken(self.aborted)
         moves_to = self._moves_to_ms(
             MAX_WATERMARK_MS if self._finishes else self._next_watermark_ms
@@ -496,7 +499,7 @@ class OperatorChain:
 
     def abandon(self) -> None:
         """Close the subtasks that workers still have: no batch will follow."""
-        for name in self._steps:
+        for name in self._steps if self._ran else ():
             self._subtasks.call(name, AbandonCall())
 
     # -- inside
@@ -568,6 +571,7 @@ class OperatorChain:
 
         With ``restore``, subtasks that no process has are restored and called too.
         """
+        self._ran = True
         results = dict(self._subtasks.call(name, call))
         every = range(self._steps[name].parallelism)
         missing = tuple(subtask for subtask in every if subtask not in results)

@@ -98,7 +98,7 @@ def _tried(parts: PlanParts, given: DataFrame, step: GraphStep, name: str, rule:
     except Exception as error:
         raise PipelineError(
             f"The rule {name!r} of step {step.name!r} is not a condition of the step's input"
-            f" ({first_cause(error)}): correct it. The input has the columns"
+            f" ({first_cause(error).rstrip(';')}): correct it. The input has the columns"
             f" {', '.join(given.columns)}."
         ) from error
     expression = plan.projectList().head().child()
