@@ -83,6 +83,15 @@ def running(*reports: dict[str, Any]) -> Any:
     return query
 
 
+def test_the_watermarks_of_channels_are_no_rows() -> None:
+    """They come through an input of Weir's own, which Spark counts like any other."""
+    own = {"description": "weir-control-input#2", "numInputRows": 1}
+    channel = {"description": "channel clean#3", "numInputRows": 1187}
+    counters = QueryCounters("sums")
+    counters.count(running({"sources": [own, channel]}), 0)
+    assert counters.metrics(0, {}).records_in == 1187
+
+
 def test_rows_dropped_as_late_add_up_by_operator_and_are_said_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

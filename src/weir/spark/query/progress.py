@@ -111,9 +111,12 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def rows_read(self) -> int:
-        """Rows that the batch has read, without those of Weir's own input, which has none."""
+        """Rows that the batch has read, without those of Weir's own input, which are watermarks."""
+        # Spark puts the number of a column behind the name.
         return sum(
-            source.num_input_rows for source in self.sources if source.description != CONTROL_INPUT
+            source.num_input_rows
+            for source in self.sources
+            if source.description.partition("#")[0] != CONTROL_INPUT
         )
 
     @property
