@@ -121,6 +121,24 @@ def test_rows_dropped_as_late_add_up_by_operator_and_are_said_once_a_minute(
     assert "Late rows that sums has dropped so far: 12." in said.getMessage()
 
 
+def test_rows_that_are_set_aside_or_break_a_rule_are_said_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They would otherwise be dropped in silence, by whoever looks at the log only."""
+    counters = QueryCounters("valid")
+    counters.add(10, Counter({RowsOf(Counted.BROKEN, "valid", "has an id"): 0}))
+    assert not caplog.records
+    bad = Counter(
+        {RowsOf(Counted.REJECTED, "price"): 2, RowsOf(Counted.BROKEN, "valid", "has an id"): 1_000}
+    )
+    counters.add(10, bad)
+    counters.add(10, bad)
+    (said,) = caplog.records
+    assert said.getMessage() == (
+        "Rows of valid so far: 1,000 that break 'has an id' of valid, 2 set aside by price."
+    )
+
+
 def test_a_checkpoint_has_the_rows_that_were_counted_since_the_completed_one_before() -> None:
     """Rows of one that was aborted belong to the next, and nothing that comes later to an older
     one."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How often at most a task says that it drops more rows as late, in seconds.
-_LATE_S = 60.0
+#: How often at most a task says that there are more rows of a kind, in seconds.
+_SAID_S = 60.0
 
 
 class QueryCounters:
@@ -37,9 +37,7 @@ class QueryCounters:
         #: The same at the snapshots since the newest completed checkpoint, and at that.
         self._rows_at: dict[int, Counter[RowsOf]] = {}
         self._rows_completed: Counter[RowsOf] = Counter()
-        #: How many rows dropped as late were said, and when.
-        self._late_said = 0
-        self._late_said_s = 0.0
+        self._late_said, self._others_said = _Said(), _Said()
         #: Spark's report of the newest batch that was counted; None before the first.
         self._newest: BatchProgress | None = None
 
@@ -51,6 +49,7 @@ class QueryCounters:
         with self._lock:
             self._records_in += rows
             self._rows.update(counted)
+            self._say_others()
 
     def count(self, query: StreamingQuery, position: int) -> None:
         """Count the rows of a query's batches up to ``position``."""
@@ -120,11 +119,8 @@ class QueryCounters:
 
     def _say_late(self, newest: BatchProgress) -> None:
         dropped = sum(rows for of, rows in self._rows.items() if of.kind is Counted.LATE)
-        if dropped == self._late_said or (
-            self._late_said and time.monotonic() - self._late_said_s < _LATE_S
-        ):
+        if not self._late_said.is_due(dropped):
             return
-        self._late_said, self._late_said_s = dropped, time.monotonic()
         with place(task=self._name):
             _log.warning(
                 "Late rows that %s has dropped so far: %s. The watermark (%s now) had passed their"
@@ -134,3 +130,34 @@ class QueryCounters:
                 f"{dropped:,}",
                 newest.event_time.get("watermark", "unknown"),
             )
+
+    def _say_others(self) -> None:
+        """Say what became of rows that a step set aside, or that broke its rules."""
+        others = {
+            of: rows for of, rows in self._rows.items() if rows and of.kind is not Counted.LATE
+        }
+        if not self._others_said.is_due(sum(others.values())):
+            return
+        shown = [
+            f"{rows:,} set aside by {of.by}"
+            if of.kind is Counted.REJECTED
+            else f"{rows:,} that break {of.rule!r} of {of.by}"
+            for of, rows in others.items()
+        ]
+        with place(task=self._name):
+            _log.warning("Rows of %s so far: %s.", self._name, ", ".join(shown))
+
+
+class _Said:
+    """What was said of a number that grows, and when."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._at_s = 0.0
+
+    def is_due(self, number: int) -> bool:
+        """Whether to say it now: the first time at once, then at most once a minute."""
+        if number == self._number or (self._number and time.monotonic() - self._at_s < _SAID_S):
+            return False
+        self._number, self._at_s = number, time.monotonic()
+        return True
