@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -139,6 +140,26 @@ def test_of_several_jobs_of_a_name_the_newest_is_meant(weir: Weir) -> None:
     assert (shown.exit_code, "chk-7" in shown.output) == (0, True), shown.output
     assert "chk-3" in weir("checkpoints", "e" * 32).output
     assert f"No driver runs job {KILLED} (orders)" in weir("stop", "orders").stderr
+
+
+def test_a_driver_that_does_not_answer_hides_no_job_of_the_directory(
+    weir: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run another job; a job that is not there may be its own."""
+    said = "The REST server at http://127.0.0.1:8081 did not answer in time"
+    answered = client.find_jobs
+
+    def find_jobs(address: str | None = None, **given: Any) -> tuple[client.FoundJob, ...]:
+        if address is None:
+            raise client.RestError(said)
+        return answered(address, **given)
+
+    for module in ("weir.cli.history.find_jobs", "weir.rest.client.find_jobs"):
+        monkeypatch.setattr(module, find_jobs)
+    leave_job(Path(".weir/checkpoints").resolve(), KILLED)
+    shown = weir("checkpoints", KILLED)
+    assert (shown.exit_code, "chk-3" in shown.output) == (0, True), shown.output
+    assert said in weir("checkpoints", "orders").stderr
 
 
 def test_without_a_driver_and_a_directory_the_way_out_is_named(weir: Weir) -> None:

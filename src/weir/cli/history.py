@@ -78,7 +78,8 @@ def running_or_stored(
     """
     try:
         running = find_jobs(address, token=token, ca_file=ca_file)
-    except ServerGoneError:
+    except RestError:
+        # It may be the driver of another job that hangs; ``connect`` raises it where it matters.
         running = ()
     jobs = None if address is not None and directory is None else _stored(directory)
     stored = [] if jobs is None else _stored_as(job, jobs)
