@@ -47,6 +47,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f'cp "$(dirname "$2")"/job.zip {kept}\nexit 7\n'
     )
     script.chmod(0o755)
+    (home / "yarn-site.xml").write_text("")
     monkeypatch.setenv("SPARK_HOME", str(home))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -207,13 +208,24 @@ def test_directories_in_the_application_master_are_refused_before_an_upload(
     assert submit.submit(str(file), RunOptions(master="yarn", conf=NAMED | unset), print) == 7
 
 
-def test_a_sink_in_the_application_masters_own_directory_is_refused_there(tmp_path: Path) -> None:
-    """Only the pipeline's code says where it is: committed rows would be deleted."""
+@pytest.mark.parametrize(
+    "sink",
+    [
+        weir.sinks.Files("out/lost"),
+        weir.sinks.KafkaTopic("orders", servers="kafka:9092", staging="out/lost", value="json"),
+        weir.sinks.ForeachEpoch(print, staging="out/lost"),
+    ],
+    ids=lambda sink: type(sink).__name__,
+)
+def test_a_sink_in_the_application_masters_own_directory_is_refused_there(
+    tmp_path: Path, sink: weir.sinks.Sink
+) -> None:
+    """Only the pipeline's code says where it is: committed or staged rows would be deleted."""
     job = weir.Job("orders", conf={**LASTING, "spark.submit.deployMode": "cluster"})
     rows = job.source("rows", lambda spark: spark.readStream.format("rate").load())
     rows.sink("kept", weir.sinks.DeltaTable(str(tmp_path)))
-    rows.sink("lost", weir.sinks.Files("out/lost"))
-    with pytest.raises(ConfigurationError, match=r"^sink 'lost' is /.*/out/lost, below the appl"):
+    rows.sink("lost", sink)
+    with pytest.raises(ConfigurationError, match=r" of sink 'lost' is /.*/out/lost, below the app"):
         job.run(master="yarn")
 
 

@@ -20,7 +20,7 @@ def plain_path_note(
     if scheme_of(f"{default}/") in (None, "file"):
         return None
     given = [configuration.value(CHECKPOINT_DIR), configuration.value(WORKING_DIR)]
-    paths = [path for path in (*(sink.destination() for sink in sinks), *given) if path is not None]
+    paths = [path for path in (*(sink.files_at() for sink in sinks), *given) if path is not None]
     plain = next(filter(is_local, paths), None)
     if plain is None:
         return None

@@ -247,7 +247,10 @@ def _check_cluster(session: LazySession, job: JobDefinition, configuration: Conf
         is_default=WORKING_DIR.key not in configuration,
         lasting={
             **{each.key: configuration.value(each) for each in (CHECKPOINT_DIR, SAVEPOINT_DIR)},
-            **{f"sink {name!r}": sink.destination() or "" for name, sink in job.sinks.items()},
+            **{
+                f"The directory of sink {name!r}": sink.files_at() or ""
+                for name, sink in job.sinks.items()
+            },
         },
     )
 

@@ -180,6 +180,13 @@ class Sink(abc.ABC):
         """
         return None
 
+    def files_at(self) -> str | None:
+        """The directory of its files, rows that wait for their commit among them; None if unknown.
+
+        It must outlive the driver. The default is ``destination()``, for targets that are files.
+        """
+        return self.destination()
+
     def dataset(self) -> Dataset | None:
         """The target as OpenLineage names it (``lineage/datasets.py``); None without such a name.
 

@@ -51,7 +51,16 @@ from weir.errors import (
 from weir.sinks.base import Batch, Sink, SinkContext, gone_back
 from weir.sinks.ddl import check_names
 from weir.storage.filesystem import FileStatus, FileSystem
-from weir.storage.paths import as_spark_path, is_local, is_object_store, join, name_of, normalize
+from weir.storage.paths import (
+    as_delta_path,
+    as_spark_path,
+    is_local,
+    is_object_store,
+    join,
+    name_of,
+    normalize,
+    real,
+)
 from weir.storage.records import converted
 
 if TYPE_CHECKING:
@@ -462,6 +471,10 @@ class FileSink(Sink, Generic[P, T]):
         self._target = Target(self.describe())
         #: The newest epoch with rows that is known to be committed at the target; 0 if none is.
         self._newest = 0
+
+    def files_at(self) -> str | None:
+        """The root, whatever links lead to it: rows are staged there, wherever they go then."""
+        return real(as_delta_path(self._root)) if self._root else None
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the batch's rows below the root, in one Spark job.

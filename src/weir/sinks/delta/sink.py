@@ -98,7 +98,7 @@ from weir.sinks.staging import (
     partition_values,
     write_frame,
 )
-from weir.storage.paths import as_delta_path, is_local, join, real
+from weir.storage.paths import as_delta_path, is_local, join
 
 if TYPE_CHECKING:
     import deltalake
@@ -225,7 +225,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
     def destination(self) -> str | None:
         """The directory, whatever links lead to it."""
-        return real(as_delta_path(self._root))
+        return self.files_at()
 
     def dataset(self) -> Dataset:
         """The directory: tables in files are named by their location."""

@@ -61,7 +61,7 @@ from weir.sinks.staging import (
     write_frame,
 )
 from weir.storage.filesystem import FileStatus, FileSystem
-from weir.storage.paths import as_delta_path, join, real
+from weir.storage.paths import join
 from weir.storage.records import decoded
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Files(FileSink[FilesPayload, None]):
 
     def destination(self) -> str | None:
         """The directory, whatever links lead to it."""
-        return real(as_delta_path(self._root))
+        return self.files_at()
 
     def dataset(self) -> Dataset | None:
         """The directory: tables in files are named by their location."""
