@@ -112,6 +112,12 @@ def test_modules_with_the_name_of_a_package_that_spark_brings_are_sent(
     assert "pyspark/sql.py" not in files
 
 
+def configured(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make it a configuration of YARN, on no HDFS."""
+    (directory / "yarn-site.xml").write_text("")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(directory))
+
+
 def test_without_a_configuration_of_hadoop_yarn_is_not_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,16 +128,35 @@ def test_without_a_configuration_of_hadoop_yarn_is_not_found(
         yarn.distributed({}, home=None, note=pytest.fail)
 
 
-def test_who_names_jars_and_an_interpreter_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_without_yarn_is_refused_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A misspelt one too: Spark would ask this machine for a resource manager, without end."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "missing"))
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"there is none in .*/missing, which HADOOP_CONF"):
+        yarn.distributed({}, home=None, note=pytest.fail)
+    own = {"spark.pyspark.python": "/opt/python"}
+    there = {**own, "spark.hadoop.yarn.resourcemanager.hostname": "manager.example"}
+    assert yarn.distributed(there, home=None, note=pytest.fail) == {}
+    (tmp_path / "yarn-site.xml").write_text("")
+    assert yarn.distributed(own, home=None, note=pytest.fail) == {}
+
+
+def test_who_names_jars_and_an_interpreter_is_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then no file system is asked."""
-    monkeypatch.setenv("HADOOP_CONF_DIR", "/nowhere")
+    configured(tmp_path, monkeypatch)
     conf = {"spark.yarn.jars": "local:/opt/spark/jars/*", "spark.pyspark.python": "/opt/python"}
     assert yarn.distributed(conf, home=Path("/nowhere"), note=pytest.fail) == {}
 
 
-def test_without_hdfs_nothing_is_sent_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hdfs_nothing_is_sent_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark then does what it does without Weir."""
-    monkeypatch.setenv("HADOOP_CONF_DIR", "/nowhere")
+    configured(tmp_path, monkeypatch)
     said: list[str] = []
     assert yarn.distributed({}, home=Path("/nowhere"), note=said.append) == {}
     [line] = said

@@ -47,6 +47,10 @@ PYTHON = "spark.pyspark.python"
 ARCHIVES = "spark.yarn.dist.archives"
 _JARS = ("spark.yarn.archive", "spark.yarn.jars")
 _STAGING = "spark.yarn.stagingDir"
+#: How the settings begin that say where the resource manager is.
+_RESOURCE_MANAGER = tuple(
+    f"spark.hadoop.yarn.resourcemanager.{what}" for what in ("address", "hostname", "ha.")
+)
 _FAILURES = "spark.executor.failuresValidityInterval"
 _CONF_DIR, _USER_NAME = "HADOOP_CONF_DIR", "HADOOP_USER_NAME"
 _EXECUTOR = "spark.executorEnv."
@@ -142,11 +146,7 @@ def distributed(
     for users. Raises ``ConfigurationError`` if nothing says where YARN is, or the Python packages
     cannot be packed, and ``StorageError`` if an upload fails.
     """
-    if not any(os.environ.get(name) for name in VARIABLES):
-        raise ConfigurationError(
-            f"--master yarn finds its cluster by {' or '.join(VARIABLES)}, but neither is set: name"
-            " the directory with yarn-site.xml and core-site.xml."
-        )
+    _check_cluster_is_named(conf)
     wants_jars = home is not None and not any(conf.get(key) for key in _JARS)
     wants_python = not conf.get(PYTHON) and "PYSPARK_PYTHON" not in os.environ
     if not wants_jars and not wants_python:
@@ -177,6 +177,24 @@ def distributed(
         settings[ARCHIVES] = ",".join(filter(None, (conf.get(ARCHIVES), f"{path}#{_PLACE}")))
         settings[PYTHON] = f"./{_PLACE}/bin/python"
     return settings
+
+
+def _check_cluster_is_named(conf: Mapping[str, str]) -> None:
+    """Refuse what would make Spark look for a resource manager on this machine, without end."""
+    named = {name: path for name in VARIABLES if (path := os.environ.get(name))}
+    if not named:
+        raise ConfigurationError(
+            f"--master yarn finds its cluster by {' or '.join(VARIABLES)}, but neither is set: name"
+            " the directory with yarn-site.xml and core-site.xml."
+        )
+    if any(Path(path, "yarn-site.xml").is_file() for path in named.values()):
+        return
+    if not any(key.startswith(_RESOURCE_MANAGER) for key in conf):
+        [name, path] = next(iter(named.items()))
+        raise ConfigurationError(
+            f"--master yarn finds its cluster by yarn-site.xml, but there is none in {path}, which"
+            f" {name} names: name the directory that has it."
+        )
 
 
 def deleted_with_the_master(key: str, path: str) -> str:
