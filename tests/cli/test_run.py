@@ -475,6 +475,17 @@ def test_the_command_that_resumes_a_job_has_its_arguments(
     assert result.stderr.splitlines()[-1] == f"Resume with: weir run {told}"
 
 
+@pytest.mark.parametrize("given", [("--master", "spark://m:7077"), ("--conf", "rest.port=8099")])
+def test_a_job_of_a_command_with_settings_is_resumed_with_all_of_them(
+    weir: Weir, fake: FakeRunner, pipeline: str, given: tuple[str, str]
+) -> None:
+    """Without its master and its directories, it would go on elsewhere. They may be secret."""
+    fake.result = JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, savepoint="/s/1")
+    result = weir("run", pipeline, *given)
+    told = "Resume with: the same command and --from-savepoint /s/1"
+    assert result.stderr.splitlines()[-1] == told
+
+
 @pytest.mark.parametrize(
     ("text", "status", "code"),
     [

@@ -133,7 +133,7 @@ class _Run:
             show=partial(_display, configuration, self._console, self._output),
             output=self._output,
             say=self._say,
-            report=partial(_report, again=self._again(), say=self._say),
+            report=partial(_report, resume=self._resume, say=self._say),
             end=partial(_end, self._output),
         )
 
@@ -188,7 +188,7 @@ class _Run:
             # In the background, so that the next job starts in half the time.
             class_archive.make_later()
         self._codes[number] = _report(
-            result, again=self._again(), received=signals.received, say=display.say
+            result, resume=self._resume, received=signals.received, say=display.say
         )
         return result, signals.received
 
@@ -214,13 +214,16 @@ class _Run:
             end=partial(_end, self._output),
         )
 
-    def _again(self) -> str:
-        """What the next command needs to run the same job again, without secrets."""
+    def _resume(self, savepoint: str) -> str:
+        """What starts the same job from the savepoint, without secrets."""
         options = self._options
+        if options.master is not None or options.conf:
+            # Without them it would run elsewhere, with records of its own.
+            return f"the same command and --from-savepoint {savepoint}"
         words = [] if options.name is None else ["--name", options.name]
         words.append(self._spec)
         arguments = f" -- {masked_arguments(options.arguments)}" if options.arguments else ""
-        return shlex.join(words) + arguments
+        return f"weir run --from-savepoint {savepoint} {shlex.join(words)}{arguments}"
 
     def _exited(self, error: SystemExit) -> int:
         """The exit code of a file that has ended itself; without a code it is that of its job."""
@@ -279,11 +282,11 @@ def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
 def _report(
     result: JobResult,
     *,
-    again: str,
+    resume: Callable[[str], str],
     received: signal.Signals | None,
     say: Callable[[str], None],
 ) -> int:
-    """Print how the job ended; return the exit code. ``again`` completes the next command.
+    """Print how the job ended; return the exit code. ``resume`` is that of ``ending_lines``.
 
     Raises ``JobFailedError`` and ``JobFencedError``.
     """
@@ -292,7 +295,7 @@ def _report(
     lines = ending_lines(
         result,
         again="run the same command again",
-        resume=lambda savepoint: f"weir run --from-savepoint {savepoint} {again}",
+        resume=resume,
     )
     if result.fenced:
         raise JobFencedError(lines[0])
