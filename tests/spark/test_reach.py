@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from weir.errors import ConfigurationError
-from weir.spark.session.reach import check_settings, refusal
+from weir.errors import ConfigurationError, StorageError
+from weir.spark.session.reach import check_python, check_settings, refusal
+from weir.storage.local import LocalFileSystem
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_refusals.json").read_text())
 
@@ -120,3 +122,59 @@ def test_on_yarn_a_directory_of_the_driver_is_refused_before_a_jvm_starts() -> N
         ConfigurationError, match=r"checkpointing\.dir is .*/checkpoints, below the"
     ):
         known(master="yarn", conf=there, lasting=own)
+
+
+class Executor:
+    """A session and its context, whose one task runs here."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self._task: Callable[[Iterator[int]], Iterator[str]] = iter  # type: ignore[assignment]
+
+    def parallelize(self, rows: list[int], parts: int) -> Executor:
+        """One row in one partition."""
+        assert (len(rows), parts) == (1, 1)
+        return self
+
+    def mapPartitions(self, task: Callable[[Iterator[int]], Iterator[str]]) -> Executor:
+        """What the task is."""
+        self._task = task
+        return self
+
+    def collect(self) -> list[str]:
+        """Run it."""
+        return list(self._task(iter([0])))
+
+
+class AnotherUsersFiles(LocalFileSystem):
+    """Files whose directories belong to another user."""
+
+    def delete(self, path: str) -> None:
+        """Say what the system says."""
+        raise StorageError(f"Cannot delete {path}: permission denied.")
+
+
+def check(fs: LocalFileSystem, directory: Path) -> None:
+    """Check executors that run here."""
+    check_python(Executor(), fs, str(directory))  # type: ignore[arg-type]
+
+
+def test_python_on_executors_writes_to_the_working_directory_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    """The driver deletes it."""
+    check(LocalFileSystem(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_python_on_executors_cannot_write_is_said_at_the_start(tmp_path: Path) -> None:
+    """Credentials that only the driver has, above all."""
+    (tmp_path / "work").write_text("a file")
+    with pytest.raises(StorageError, match=r"/work.*\. Their environment counts, not the driver's"):
+        check(LocalFileSystem(), tmp_path / "work")
+
+
+def test_a_driver_that_may_not_delete_what_executors_write_is_refused(tmp_path: Path) -> None:
+    """Jobs used to start, and to restart without end from their first restart on."""
+    with pytest.raises(StorageError, match=r"python-probe: permission denied\. Run driver and"):
+        check(AnotherUsersFiles(), tmp_path)

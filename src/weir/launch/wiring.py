@@ -275,9 +275,10 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
     if not session.is_local:
         # For as long as the cluster has no room for them: Spark itself waits without end.
         environment.listener.phase("waiting for executors")
-    check_reachable(made, submission.storage.fs(working), working)
+    fs = submission.storage.fs(working)
+    check_reachable(made, fs, working)
     if not session.is_local and any(map(process_steps, environment.job.vertices())):
-        check_python(made)
+        check_python(made, fs, working)
     session.watch_master()
     session.share_modules()
 

@@ -10,7 +10,9 @@ first cause.
    run, or belongs to another user.
 4. They wrote, and the driver does not see it: the path is another disk where they run.
 
-Python operators need Weir where executors run, too (``check_python``).
+Python operators need more (``check_python``): Weir where executors run; the working directory,
+which Python reaches without Spark, by the executors' own environment; and a driver that may delete
+what they have made there, as each restart does.
 """
 
 from __future__ import annotations
@@ -18,18 +20,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir import __version__
-from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
+from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError, WeirError
 from weir.spark import yarn
 from weir.spark.failures import first_cause
+from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, is_within, join
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -142,10 +146,12 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
         )
 
 
-def check_python(session: SparkSession) -> None:
+def check_python(session: SparkSession, fs: FileSystem, directory: str) -> None:
     """Check that the Python of an executor has what runs Python operators.
 
-    Raises ``UnsupportedEnvironmentError`` that names what it lacks, and where.
+    ``directory``: the working directory, which is on ``fs``. Raises ``UnsupportedEnvironmentError``
+    that names what it lacks, and where, and ``StorageError`` if its files cannot be written there,
+    or not deleted by the driver.
     """
     names: dict[str, Any] = {"__name__": "__main__"}
     # Of the main module, so that Spark sends its code: it must run where nothing of Weir is.
@@ -160,6 +166,36 @@ def check_python(session: SparkSession) -> None:
             f"The executors cannot run Python operators: {lacks}. Install there what the driver"
             " has, or name another interpreter with spark.pyspark.python."
         )
+    probe = join(directory, "python-probe")
+    try:
+        [failure] = one.mapPartitions(partial(_leave, probe)).collect()
+    except Exception as error:
+        failure = first_cause(error)
+    if failure:
+        raise StorageError(
+            f"Python operators on executors cannot write to the working directory: {failure} Their"
+            " environment counts, not the driver's (spark.executorEnv.NAME sets a variable there)."
+        )
+    try:
+        fs.delete(probe)
+    except StorageError as error:
+        raise StorageError(
+            f"The driver may not delete what Python operators on executors write: {error} Run"
+            f" driver and executors as one user (the driver is {_user()}), or with a common group"
+            " and umask 002."
+        ) from error
+
+
+def _leave(probe: str, _: Iterator[int]) -> Iterator[str]:
+    """On an executor: leave a file in a new directory, as operators do; yield why that failed."""
+    try:
+        fs = FileSystems()(probe)
+        fs.make_directory(probe)
+        fs.write(join(probe, "file"), b"")
+    except WeirError as error:
+        yield str(error)
+    else:
+        yield ""
 
 
 def refusal(directory: str, error: Exception) -> str:
