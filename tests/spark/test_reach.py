@@ -170,7 +170,7 @@ def test_python_on_executors_writes_to_the_working_directory_and_leaves_nothing(
 def test_what_python_on_executors_cannot_write_is_said_at_the_start(tmp_path: Path) -> None:
     """Credentials that only the driver has, above all."""
     (tmp_path / "work").write_text("a file")
-    with pytest.raises(StorageError, match=r"/work.*\. Their environment counts, not the driver's"):
+    with pytest.raises(StorageError, match=r"/work.*\. The executors' environment counts"):
         check(LocalFileSystem(), tmp_path / "work")
 
 

@@ -173,8 +173,9 @@ def check_python(session: SparkSession, fs: FileSystem, directory: str) -> None:
         failure = first_cause(error)
     if failure:
         raise StorageError(
-            f"Python operators on executors cannot write to the working directory: {failure} Their"
-            " environment counts, not the driver's (spark.executorEnv.NAME sets a variable there)."
+            f"Python operators on executors cannot write to the working directory: {failure} The"
+            " executors' environment counts, not the driver's (spark.executorEnv.NAME sets a"
+            " variable there)."
         )
     try:
         fs.delete(probe)
