@@ -742,7 +742,11 @@ def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_reported(
     driver = begin(old)
     if checkpoints:
         complete(driver, 4)
-    monkeypatch.setattr(JobNames, "assign", lambda *_, **__: Recorded.FAILED)
+
+    def dies(*_: object, **__: object) -> Recorded:
+        raise StorageError("the network is down")
+
+    monkeypatch.setattr(JobNames, "assign", dies)
     with pytest.raises(StorageError):
         run(base, fresh=True)
     monkeypatch.undo()

@@ -385,6 +385,13 @@ def names(tmp_path: Path) -> JobNames:
     return JobNames(LocalFileSystem(), str(tmp_path), QUICK)
 
 
+def test_a_name_that_cannot_be_recorded_is_an_error_with_the_storages_own(tmp_path: Path) -> None:
+    """It used to say that a disk should be checked, without why."""
+    broken = JobNames(FaultyDisk().fail("create"), str(tmp_path), QUICK)
+    with pytest.raises(StorageError, match=r"id of job 'orders': .*the network is down"):
+        broken.assign("orders", "a" * 32, from_savepoint=None, after=0)
+
+
 def test_an_unknown_name_has_no_record(names: JobNames) -> None:
     """No job of that name ran here."""
     assert names.lookup("orders") is None

@@ -191,6 +191,16 @@ def test_creates_that_all_fail_have_failed_for_certain(tmp_path: Path) -> None:
     assert numbers(log) == []
 
 
+def test_a_file_that_is_taken_and_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway whose objects were deleted behind its back says so, without end."""
+    monkeypatch.setattr(LocalFileSystem, "create", lambda *_: CreateResult.ALREADY_EXISTS)
+    it, log = recorder(FaultyDisk(), tmp_path)
+    assert it.record(1, b"ours") is Recorded.FAILED
+    assert f"{log.path(1)} exists, and that there is no such file" in it.failure
+
+
 def test_a_doubt_is_read_back_until_it_can_be(tmp_path: Path) -> None:
     """Nothing is decided while the storage cannot be read."""
     it, _ = recorder(FaultyDisk().lose_answer("create", times=1).fail("read", times=20), tmp_path)

@@ -409,10 +409,6 @@ def _assign(
             f"Another command started job {name!r} at the same moment: leave it running, or"
             " run this command again."
         )
-    if outcome is Recorded.FAILED:
-        raise StorageError(
-            f"Cannot record the id of job {name!r}: check the disk of the checkpoint directory."
-        )
 
 
 def _check_no_live_driver(

@@ -75,8 +75,8 @@ class JobNames:
     ) -> Recorded:
         """Assign the name to this job, as the generation after ``after`` (0: none yet).
 
-        FENCED: another driver assigned that generation; look it up again. FAILED: nothing was
-        recorded. Raises ``StorageError`` if the outcome stays unknown.
+        FENCED: another driver assigned that generation; look it up again. Raises ``StorageError``
+        if nothing was recorded, or if that stays unknown.
         """
         record = NameRecord(
             job_id=job_id,
@@ -87,7 +87,11 @@ class JobNames:
         )
         data = sealed(_FORM, record)
         self._fs.make_directory(self._directory)
-        return Recorder(self._log(name), self._kernel).record(record.generation, data)
+        recorder = Recorder(self._log(name), self._kernel)
+        outcome = recorder.record(record.generation, data)
+        if outcome is Recorded.FAILED:
+            raise StorageError(f"Cannot record the id of job {name!r}: {recorder.failure}")
+        return outcome
 
     def _log(self, name: str) -> NumberedLog:
         return NumberedLog(self._fs, join(self._directory, directory_name(name)))

@@ -172,7 +172,7 @@ class Recorder:
     def __init__(self, log: NumberedLog, kernel: Kernel = MACHINE) -> None:
         self._log = log
         self._kernel = kernel
-        #: The error of the last create that raised, for the message that goes with FAILED.
+        #: Why the last create that failed did so, for the message that goes with FAILED.
         self.failure = ""
         self._create = Retrying(
             retry=retry_if_result(lambda outcome: outcome is Recorded.FAILED),
@@ -206,6 +206,10 @@ class Recorder:
         try:
             if self._log.append(number, data) is CreateResult.CREATED:
                 return Recorded.WON
+            self.failure = (
+                f"The store says that {self._log.path(number)} exists, and that there is no such"
+                " file. Check the store, or choose another directory."
+            )
         except StorageError as error:
             self.failure = str(error)
             lost = error if isinstance(error, LostWriteError) else None
