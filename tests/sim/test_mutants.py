@@ -32,6 +32,8 @@ LONG = {
     "a_finished_task_recorded_without_its_channels",
     "idleness_that_nobody_hears_of",
     "idleness_that_only_the_next_task_hears_of",
+    "an_idle_channel_that_holds_the_others_back",
+    "an_ended_channel_not_counted",
 }
 
 #: Tried in jobs without coordinators, and with them.

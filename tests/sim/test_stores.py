@@ -55,9 +55,9 @@ def test_every_variant_of_a_commit_says_which_rule_it_breaks() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_sink_holds_the_laws_over_its_store(kind: str) -> None:
     """Of the product, no sink breaks a law in its first seeds."""
-    results = [run_seed(seed, store=kind) for seed in range(12)]
+    results = [run_seed(seed, store=kind) for seed in range(6)]
     assert [one for one in results if one.violation is not None] == []
-    assert sum(one.checkpoints for one in results) > 20
+    assert sum(one.checkpoints for one in results) > 10
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Master]:
     made.kill()
 
 
-@pytest.mark.parametrize("executors", ["none", "ghost"])
+@pytest.mark.parametrize("executors", [pytest.param("none", marks=pytest.mark.slow), "ghost"])
 def test_a_session_that_its_master_has_forgotten_is_stopped(
     master: Master, executors: str, tmp_path: Path
 ) -> None:
