@@ -340,7 +340,10 @@ def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGatewa
     second = weir("stop", "orders", "-m", address)
     assert first.stdout == "Job stopped. Savepoint: /d/savepoint-1\n"
     assert second.stdout == "Job stopped. Savepoint: /d/savepoint-2\n"
-    assert first.stderr == "Resume with: weir run FILE --from-savepoint /d/savepoint-1\n"
+    assert first.stderr == (
+        "Resume with: weir run FILE --from-savepoint /d/savepoint-1, and the options that the job"
+        " had\n"
+    )
     assert gateway.calls == [("stop", "/d"), ("stop", None)]
 
 

@@ -72,7 +72,7 @@ def savepoint(tmp_path: Path) -> Path:
     return directory
 
 
-def test_inspect_shows_operators_positions_sizes_files_and_pending_commits(
+def test_inspect_shows_operators_positions_sizes_files_and_staged_batches(
     weir: Weir, savepoint: Path
 ) -> None:
     """The output has everything needed to identify the right savepoint."""

@@ -134,7 +134,7 @@ def test_what_cannot_be_mended_by_trying_is_final(name: str) -> None:
 
 def test_a_row_that_breaks_a_rule_of_fail_is_final_and_told_without_sparks_words() -> None:
     """The same row would come again; the user's own ``raise_error`` is not such a rule."""
-    rule = "Step 'valid': a row breaks 'has an id', 'positive': {\"id\":null}"
+    rule = "Step \"Ann's\": a row breaks 'has an id', 'positive': {\"id\":null}"
     spark = "org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] {} SQLSTATE: P0001"
     for said, final in ((rule, True), ("no such day", False)):
         text = f"Job aborted\n: {spark.format(said)}\n\tat a.b.c(D.scala:1)\n"

@@ -446,7 +446,10 @@ def stop(  # noqa: PLR0917 - typer makes an option of each parameter
         path = connected.stop(_absolute(savepoint_dir), drain=drain)
     typer.echo(f"Job stopped. Savepoint: {path}")
     if not drain:
-        typer.echo(f"Resume with: weir run FILE --from-savepoint {path}", err=True)
+        typer.echo(
+            f"Resume with: weir run FILE --from-savepoint {path}, and the options that the job had",
+            err=True,
+        )
 
 
 @app.command(epilog="Example: weir cancel orders")

@@ -71,7 +71,7 @@ _FINAL_CONDITION = re.compile(
 )
 #: A row that breaks a rule of ``weir.expect(fail=...)``, as Spark puts it. It would do so again.
 _BROKEN_RULE = re.compile(
-    r"\[USER_RAISED_EXCEPTION\] (?P<said>Step '[^']+': a row breaks .*?)(?: SQLSTATE: \w+)?$"
+    r"\[USER_RAISED_EXCEPTION\] (?P<said>Step .+?: a row breaks .*?)(?: SQLSTATE: \w+)?$"
 )
 #: The line of the pipeline that made the expression that failed in the JVM.
 _CALLED_FROM = re.compile(

@@ -13,23 +13,31 @@ from contextlib import contextmanager
 
 from pyspark.logger import PySparkLogger
 
-_PRINTING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+class _Thread(threading.local):
+    """What holds in the current thread."""
+
+    is_quiet = False
+
+
+_thread = _Thread()
+
+
+def _is_printed(_: logging.LogRecord) -> bool:
+    return not _thread.is_quiet
+
+
+# Once, not with each batch: ``getLogger`` sets the process's class of loggers for a moment, and two
+# threads at it could leave PySpark's to all later ones.
+for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name).addFilter(_is_printed)
 
 
 @contextmanager
 def without_pyspark_log() -> Iterator[None]:
     """PySpark does not print what Spark raises meanwhile in this thread."""
-    # Of PySpark's own class: made as others, it could not use them any more.
-    loggers = [PySparkLogger.getLogger(name) for name in _PRINTING_LOGGERS]
-    thread = threading.get_ident()
-
-    def is_others(record: logging.LogRecord) -> bool:
-        return record.thread != thread
-
-    for logger in loggers:
-        logger.addFilter(is_others)
+    before, _thread.is_quiet = _thread.is_quiet, True
     try:
         yield
     finally:
-        for logger in loggers:
-            logger.removeFilter(is_others)
+        _thread.is_quiet = before
