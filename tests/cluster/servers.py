@@ -1,4 +1,4 @@
-"""``Servers``: PostgreSQL and Kafka for the other sinks of ``on_hadoop.py``, and their rows."""
+"""``Servers``: PostgreSQL and Kafka for the sinks of ``on_servers.py``, and their rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 from tests.kafka import server as kafka_server
 from tests.kafka.reading import records
@@ -38,13 +39,23 @@ class Servers:
         """Those of the pipeline, after its directories."""
         return (self._broker.address, self._database.loopback_dsn)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to log in."""
+        return {"PGPASSWORD": postgres_server.PASSWORD}
+
     def settings(self) -> dict[str, str]:
         """What a job on YARN needs to log in."""
-        names = ("spark.yarn.appMasterEnv.PGPASSWORD", "spark.executorEnv.PGPASSWORD")
-        return dict.fromkeys(names, postgres_server.PASSWORD)
+        kinds = ("spark.yarn.appMasterEnv", "spark.executorEnv")
+        return {
+            f"{kind}.{name}": value for kind in kinds for name, value in self.environment.items()
+        }
 
-    def assert_exact(self, place: Place) -> int:
-        """Compare each sink with a computation over the input; return the rows compared."""
+    def assert_exact(self, place: Place, out: Path) -> int:
+        """Compare each sink with a computation over the input; return the rows compared.
+
+        ``out``: what this machine sees of the directory of the merged table.
+        """
         numbers = place.rows()
         ids = Rows((number,) for number, _ in numbers)
         digits = Rows(number % 10 for number, _ in numbers)
@@ -54,7 +65,7 @@ class Servers:
             ("ForeachEpoch's table", self._table("by_epoch"), ids),
             ("Foreach's table", self._table("by_commit"), ids),
             ("ForeachBatch's table", self._table("by_batch"), place.ranks()),
-            ("the merged table", delta_rows(place.directory / "out/totals"), Rows(digits.items())),
+            ("the merged table", delta_rows(out / "totals"), Rows(digits.items())),
         )
         for what, found, expected in compared:
             assert_same(found, expected, what)

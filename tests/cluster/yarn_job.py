@@ -189,6 +189,7 @@ class YarnJob:
         self.far.fetch("out")
         self.place.assert_exact()
         ranks, minutes = self.place.ranks(), self.place.minutes()
-        assert_same(files_rows(self.place.directory / "out" / "ranks"), ranks, "the ranks")
-        on_servers = self._servers.assert_exact(self.place) if self._servers else 0
+        out = self.place.directory / "out"
+        assert_same(files_rows(out / "ranks"), ranks, "the ranks")
+        on_servers = self._servers.assert_exact(self.place, out) if self._servers else 0
         return 3 * ranks.total() + minutes.total() + on_servers

@@ -1,4 +1,4 @@
-"""Sinks of ``on_hadoop.py`` that reach servers: PostgreSQL, Kafka, and functions of its own.
+"""Sinks for this folder's jobs that reach servers: PostgreSQL, Kafka, and functions of its own.
 
 The functions keep what they have seen in PostgreSQL, as functions that write exactly once must.
 Each writes into a table of its own without a key, so a row that comes twice is there twice.

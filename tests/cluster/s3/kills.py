@@ -7,7 +7,9 @@ goes on by itself, or the same command is run again.
 
 At the end the job is stopped with a savepoint, restored from it, and run to the end of its input.
 Then the Delta table, the Iceberg table, the files, the windows and the ranks of a Python operator
-must each have each row once, as computed from the numbers alone.
+must each have each row once, as computed from the numbers alone. ``--sinks all`` gives the job
+every sink that Weir has for it, with a Kafka broker and a PostgreSQL server of their own (``python
+-m tests.kafka.jars`` fetches the broker).
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from datetime import UTC
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
 from tests.cluster.s3.far_place import PIPELINE, FarPlace
 from tests.cluster.s3.server import S3Server, running_s3
+from tests.cluster.servers import Servers, running_servers
 from tests.kit.place import Place, Rows, Run
 from tests.soak.deaths import kill_driver, kill_executor, kill_jvm, kill_python_workers
 
@@ -64,9 +68,13 @@ class WrongRun(Exception):
 class Kills:
     """One job, and what was killed."""
 
-    def __init__(self, far: FarPlace, server: S3Server, chance: random.Random) -> None:
+    def __init__(
+        self, far: FarPlace, server: S3Server, chance: random.Random, servers: Servers | None
+    ) -> None:
+        """With ``servers``, the job has all sinks."""
         self._far = far
         self._server = server
+        self._servers = servers
         self._random = chance
         self._run: Run | None = None
         self._began_s = time.monotonic()
@@ -77,6 +85,7 @@ class Kills:
             "CATALOG": self._catalog,
             "NUMBERS": "unbounded",
             "SPARK_LOCAL_IP": "127.0.0.1",
+            **self._of_servers(),
             **{
                 f"PYICEBERG_CATALOG__FAR__S3__{name}": value
                 for name, value in self._of_iceberg().items()
@@ -121,7 +130,10 @@ class Kills:
             raise WrongRun(f"the job was not drained: {drained.stderr}{last.story()}")
         lake = self._lake().load_table("shop.numbers").scan().to_arrow().to_pylist()
         rows = Rows((row["id"], row["ts"].astimezone(UTC)) for row in lake)
-        return self._far.assert_exact({"the Iceberg table": rows})
+        compared = self._far.assert_exact({"the Iceberg table": rows})
+        if self._servers is None:
+            return compared
+        return compared + self._servers.assert_exact(self._far.place, self._far.objects / "out")
 
     # -- kills
 
@@ -230,7 +242,13 @@ class Kills:
         run.wait_for_no_processes(_RECOVERS_S)
         self._run = None
 
-    # -- Iceberg
+    # -- what it reaches
+
+    def _of_servers(self) -> dict[str, str]:
+        if self._servers is None:
+            return {}
+        addresses = zip(("KAFKA", "POSTGRES"), self._servers.arguments(), strict=True)
+        return {**dict(addresses), **self._servers.environment}
 
     def _of_iceberg(self) -> dict[str, str]:
         given = self._server.environment
@@ -257,6 +275,7 @@ def main() -> int:
     """The command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="kill a job whose only storage is an S3 server")
     parser.add_argument("--kills", type=int, default=48)
+    parser.add_argument("--sinks", choices=("s3", "all"), default="s3")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     chance = random.Random(given.seed)
@@ -265,8 +284,10 @@ def main() -> int:
         kinds += chance.sample(_KINDS, len(_KINDS))
     directory = Path(tempfile.mkdtemp(prefix="weir-s3-kills-"))
     place, began_s, compared, problem = Place(directory), time.monotonic(), 0, ""
-    with running_s3() as server:
-        kills = Kills(FarPlace(server, place), server, chance)
+    with ExitStack() as stack:
+        server = stack.enter_context(running_s3())
+        servers = stack.enter_context(running_servers()) if given.sinks == "all" else None
+        kills = Kills(FarPlace(server, place), server, chance, servers)
         try:
             for kind in kinds[: given.kills]:
                 kills.strike(kind)
@@ -276,8 +297,8 @@ def main() -> int:
         finally:
             place.clear()
     print(
-        f"seed {given.seed}: {time.monotonic() - began_s:.0f} s, {kills.where.total()} kills,"
-        f" {compared:,} rows compared\nkills: {dict(kills.where)}"
+        f"seed {given.seed}, sinks {given.sinks}: {time.monotonic() - began_s:.0f} s,"
+        f" {kills.where.total()} kills, {compared:,} rows compared\nkills: {dict(kills.where)}"
     )
     return place.conclude(problem)
 
