@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyspark
 import pytest
@@ -21,8 +21,6 @@ from typer.testing import CliRunner
 
 from weir.cli.app import app
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, StateHandle, TaskState
-from weir.errors import StorageError
-from weir.spark.session.reach import check_reachable
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.local import LocalFileSystem
 
@@ -209,51 +207,6 @@ def test_a_working_directory_that_cannot_be_made_is_refused(place: Place, refusa
     )
     assert str(blocked) in message
     assert "weir.working-dir" in message
-
-
-class _Cluster:
-    """What ``check_reachable`` needs of a cluster; ``parquet`` writes as its executors would."""
-
-    master = "spark://somewhere:7077"
-
-    def __init__(self, error: Exception | None) -> None:
-        self._error = error
-
-    @property
-    def sparkContext(self) -> _Cluster:
-        return self
-
-    @property
-    def write(self) -> _Cluster:
-        return self
-
-    def range(self, _: int) -> _Cluster:
-        return self
-
-    coalesce = range
-
-    def mode(self, _: str) -> _Cluster:
-        return self
-
-    def parquet(self, _: str) -> None:
-        if self._error is not None:
-            raise self._error
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [(None, "The driver does not see what"), (OSError("disk"), "executors cannot write")],
-)
-def test_a_working_directory_that_executors_do_not_share_is_refused(
-    tmp_path: Path, error: Exception | None, told: str
-) -> None:
-    """An executor writes to a separate disk, or not at all: the error has the directory and its
-    key."""
-    session: Any = _Cluster(error)
-    with pytest.raises(StorageError, match=told) as raised:
-        check_reachable(session, LocalFileSystem(), str(tmp_path / "work"))
-    assert str(tmp_path / "work") in str(raised.value)
-    assert "weir.working-dir" in str(raised.value)
 
 
 # -- with a JVM ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.kit.sink import JOB, sink_context
 from weir.core.types import Payload
 from weir.sinks.base import Batch, SinkContext
 from weir.sinks.kafka.sink import KafkaTopic
-from weir.sinks.staging import write_frame
+from weir.sinks.staging import StagedFile, write_frame
 from weir.storage.job_log import JobLog, JobRecord
 from weir.storage.local import LocalFileSystem
 
@@ -31,8 +31,8 @@ _TYPES = {
 class StagedTopic(KafkaTopic):
     """Stages the files of a batch as they are."""
 
-    def _write(self, frame: Any, path: str, written: Sequence[str]) -> None:
-        write_frame(frame, self._file_system, path, format_name="parquet", written=written)
+    def _write(self, frame: Any, path: str, written: Sequence[str]) -> list[StagedFile]:
+        return write_frame(frame, self._file_system, path, format_name="parquet", written=written)
 
 
 def opened(server: KafkaServer, topic: str | None, directory: Path, **given: Any) -> StagedTopic:

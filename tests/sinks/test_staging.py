@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.kit.sink import sink_context
 
-from weir.errors import SinkError
+from weir.errors import LostWriteError, SinkError
 from weir.sinks import DeltaTable, Files
 from weir.sinks.staging import (
     dead_attempts,
@@ -88,6 +89,25 @@ def test_a_partition_value_that_cannot_name_a_directory_is_one_sentence(tmp_path
     value = "short"
     with pytest.raises(OSError, match="Mkdirs failed"):
         write_frame(frame, LocalFileSystem(), str(tmp_path / "0"), **where)
+
+
+def test_rows_that_executors_wrote_to_a_disk_of_their_own_are_not_an_empty_batch(tmp_path):
+    """Spark says that all is well, and would have written a file even without rows."""
+
+    class Writer:
+        def __getattr__(self, name):
+            return lambda *_, **__: self
+
+        def save(self, path):
+            directory = Path(path.removeprefix("file:"))
+            directory.mkdir()
+            (directory / "_SUCCESS").touch()
+
+    frame = SimpleNamespace(write=Writer())
+    with pytest.raises(LostWriteError, match="the driver sees no file there"):
+        write_frame(frame, LocalFileSystem(), str(tmp_path / "0"), format_name="parquet")
+    written = write_frame(frame, LocalFileSystem(), str(tmp_path / "1"), format_name="json")
+    assert written == [], "of this format, Spark writes no file without rows"
 
 
 def test_hidden_files_are_not_staged_files(tmp_path):

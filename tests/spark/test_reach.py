@@ -1,4 +1,4 @@
-"""Why executors cannot write to the working directory: recorded errors, and Spark's own words."""
+"""What executors write to a job's directories: seen by the driver, or why not, in Spark's words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from weir.errors import ConfigurationError, StorageError
-from weir.spark.session.reach import check_python, check_settings, refusal
+from weir.spark.session.reach import (
+    check_python,
+    check_reachable,
+    check_settings,
+    refusal,
+    sink_directory,
+    working_directory,
+)
 from weir.storage.local import LocalFileSystem
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_refusals.json").read_text())
@@ -18,7 +25,7 @@ RECORDED = json.loads(Path(__file__).with_name("recorded_refusals.json").read_te
 
 def said_of(text: str) -> str:
     """What Weir says to an error of this text."""
-    return refusal("/mnt/work", Exception(text))
+    return refusal(working_directory("/mnt/work"), Exception(text))
 
 
 @pytest.mark.parametrize("kind", RECORDED)
@@ -81,6 +88,103 @@ def test_any_other_cause_is_shown() -> None:
         "The executors cannot write to the working directory /mnt/work (java.io.IOException: No"
         " space): set weir.working-dir to a directory that the driver and all executors share."
     )
+
+
+class Cluster:
+    """A session of a cluster whose executors write to their own disks, or to the driver's."""
+
+    master = "spark://somewhere:7077"
+
+    def __init__(self, *share: bool, joining: int = 0) -> None:
+        """``share``: whether each executor shares the driver's disk; ``joining`` are late."""
+        self._share = share
+        self._there = len(share) - joining
+        self._tasks = 0
+        self.error: Exception | None = None
+        self.writes = 0
+        # The session, its context, and what leads to its status and to a writer.
+        self.sparkContext = self._jsc = self.write = self
+
+    def sc(self) -> Cluster:
+        """The context of the JVM."""
+        return self
+
+    def statusTracker(self) -> Cluster:
+        """Of the context."""
+        return self
+
+    def getExecutorInfos(self) -> list[None]:
+        """One for each executor, and the driver's."""
+        return [None] * (self._there + 1)
+
+    def range(self, start: int, end: int, step: int, parts: int) -> Cluster:
+        """One row in each part."""
+        assert (start, step, parts) == (0, 1, end)
+        self._tasks = parts
+        return self
+
+    def mode(self, _: str) -> Cluster:
+        """A writer."""
+        return self
+
+    def parquet(self, path: str) -> None:
+        """Write as the executors do, one task each; then the others join."""
+        self.writes += 1
+        if self.error is not None:
+            raise self.error
+        directory = Path(path.removeprefix("file:"))
+        directory.mkdir(parents=True)
+        (directory / "_SUCCESS").touch()
+        for number, shares in enumerate(self._share[: self._tasks]):
+            if shares:
+                (directory / f"part-{number:05}.parquet").touch()
+        self._there = len(self._share)
+
+
+def reach(cluster: Cluster, directory: Path) -> None:
+    """Check the directory of a sink."""
+    sink = sink_directory("raw", str(directory))
+    check_reachable(cluster, LocalFileSystem(), sink, ".probe")  # type: ignore[arg-type]
+
+
+def test_a_directory_that_all_executors_share_is_left_as_it_was(tmp_path: Path) -> None:
+    """Each has written one file there, which is gone."""
+    cluster = Cluster(True, True)
+    (tmp_path / "rows").touch()
+    reach(cluster, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+    assert cluster.writes == 1
+
+
+def test_a_directory_on_the_executors_own_disks_is_refused(tmp_path: Path) -> None:
+    """Batches would be lost there without a word. Nothing is left of the check."""
+    with pytest.raises(StorageError) as refused:
+        reach(Cluster(False), tmp_path / "out" / "raw")
+    assert str(refused.value) == (
+        f"The driver does not see what executors wrote to the directory of sink 'raw',"
+        f" {tmp_path}/out/raw (0 of 1 files): where they run, the path is another disk. So name a"
+        " directory that the driver and all executors share, such as a mount that all have, or one"
+        " of hdfs: or s3a:."
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("joining", [0, 1])
+def test_one_executor_with_a_disk_of_its_own_is_enough(tmp_path: Path, joining: int) -> None:
+    """Another one may run on the driver's machine; and some come while the first one writes."""
+    with pytest.raises(StorageError, match="1 of 2 files"):
+        reach(Cluster(True, False, joining=joining), tmp_path)
+
+
+def test_executors_that_cannot_write_are_said_with_the_way_out(tmp_path: Path) -> None:
+    """It is another one for a sink than for the working directory, which has a key."""
+    cluster = Cluster(True)
+    cluster.error = OSError("disk")
+    with pytest.raises(StorageError, match=r"cannot write to the directory of sink 'raw', .*hdfs:"):
+        reach(cluster, tmp_path)
+    with pytest.raises(StorageError, match=r"working directory .* set weir\.working-dir to"):
+        check_reachable(cluster, LocalFileSystem(), working_directory(str(tmp_path)))  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
 
 
 def known(**given: Any) -> None:

@@ -27,7 +27,6 @@ from weir.sinks.staging import (
     StagedFile,
     damaged_file,
     sync_below,
-    visible_files,
     write_frame,
 )
 from weir.storage.filesystem import FileSystem
@@ -253,7 +252,7 @@ def _merge(
         frame.selectExpr("*", f"{number} AS {column}") for number, frame in enumerate(frames)
     ]
     together = reduce(lambda frame, other: frame.unionAll(other), numbered)
-    write_frame(
+    written = write_frame(
         merger.shaped(together, layout, column),
         file_system,
         directory,
@@ -261,7 +260,7 @@ def _merge(
         partition_by=[column],
     )
     found: list[list[StagedFile]] = [[] for _ in groups]
-    for file in visible_files(file_system, directory):
+    for file in written:
         number = int(file.path.partition("/")[0].partition("=")[2])
         found[number].append(file)
     return found

@@ -204,12 +204,13 @@ def write_frame(
     partition_by: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     written: Sequence[str] = (),
-) -> None:
+) -> list[StagedFile]:
     """Write all rows of the frame into a directory, in one Spark job (see the module's docstring).
 
-    ``written`` are Parquet files that already hold exactly these rows, if there are any: if plain
-    local Parquet is asked for, they are linked or copied and no job runs. The directory's previous
-    content is deleted: a repeated batch replaces what it staged.
+    Return the files there. ``written`` are Parquet files that already hold exactly these rows, if
+    there are any: if plain local Parquet is asked for, they are linked or copied and no job runs.
+    The directory's previous content is deleted: a repeated batch replaces what it staged. Raises
+    ``LostWriteError`` if executors have written to a disk of their own.
     """
     file_system.delete(directory)
     plain = format_name == "parquet" and not partition_by and not options
@@ -217,7 +218,7 @@ def write_frame(
         file_system.make_directory(directory)
         for file in written:
             file_system.link_or_copy(file, join(directory, name_of(file)))
-        return
+        return visible_files(file_system, directory)
     writer = (
         frame.write.format(format_name)
         .mode("append")
@@ -233,6 +234,15 @@ def write_frame(
             raise
         column, _, value = long.partition("=")
         raise long_value(column, value) from error
+    files = visible_files(file_system, directory)
+    # Spark writes a frame without rows as a file, too.
+    if not files and format_name == "parquet" and not partition_by:
+        raise LostWriteError(
+            f"Executors have written rows to {directory}, but the driver sees no file there: where"
+            " they run, the path is another disk. Name a directory that the driver and all"
+            " executors share, such as a mount that all have, or one of hdfs: or s3a:."
+        )
+    return files
 
 
 def is_long_name(name: str) -> bool:
@@ -489,10 +499,9 @@ class FileSink(Sink, Generic[P, T]):
         if batch.files == ():
             return None
         path = join(self._root, self._batch(payload))
-        self._write(frame, path, batch.files or ())
+        found = self._write(frame, path, batch.files or ())
         # Raises if the volume went away meanwhile: some of the files may be elsewhere.
         self._target.check(fs)
-        found = visible_files(fs, path)
         self._check_written(payload, [file.path for file in found])
         payload.files = [self._file_type(path=file.path, size=file.size) for file in found]
         if not payload.files:
@@ -710,7 +719,7 @@ class FileSink(Sink, Generic[P, T]):
         del payload, paths
 
     @abc.abstractmethod
-    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> list[StagedFile]:
         """Call ``write_frame``."""
 
     @abc.abstractmethod

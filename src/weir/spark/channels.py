@@ -88,7 +88,7 @@ from weir.core.messages.channel import Segment
 from weir.core.types import InFlightSegment, Payload, VertexId
 from weir.errors import InvariantError, PipelineError, StorageError, WeirError
 from weir.sinks.parquet import count_rows
-from weir.sinks.staging import visible_files, write_frame
+from weir.sinks.staging import write_frame
 from weir.spark.control_input import PlanningRounds, QueryInterruptedError
 from weir.spark.failures import first_cause
 from weir.spark.java import JavaStream, Jvm
@@ -324,16 +324,12 @@ class OutputSegments:
         """Write a batch's rows in one Spark job; return their files, which may be none."""
         path = self._directory(position)
         # With the session's codec, since a sink may add these files to its table.
-        write_frame(frame, self._fs, path, format_name="parquet")
+        written = write_frame(frame, self._fs, path, format_name="parquet")
         if self._empty is not None:
             self._fs.delete(self._directory(self._empty))
         self._empty = position
         # Spark writes an empty frame as a file without rows.
-        files = [
-            file
-            for file in visible_files(self._fs, path)
-            if count_rows(self._fs, join(path, file.path)) > 0
-        ]
+        files = [file for file in written if count_rows(self._fs, join(path, file.path)) > 0]
         if files:
             self._empty = None
         self._rows = {join(path, file.path): file.size for file in files}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pyspark
 from tests.cluster.hosts.network import Host, Network, network
@@ -83,8 +84,14 @@ class Standalone:
         """How often the master has logged a line like this."""
         return len(re.findall(pattern, self.master.log))
 
-    def start(self, far: FarPlace, driver: str, *arguments: str) -> Run:
-        """Start ``weir run`` on the host of a driver."""
+    def start(
+        self,
+        far: FarPlace,
+        driver: str,
+        *arguments: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> Run:
+        """Start ``weir run`` on the host of a driver, with more of an environment."""
         host = self.net.hosts[driver]
         pipelines = host.own / "pipelines"
         shutil.copytree(PIPELINE.parent, pipelines, dirs_exist_ok=True)
@@ -114,7 +121,7 @@ class Standalone:
             *far.settings(),
             *arguments,
         )
-        return far.place.launch(command, far.environment)
+        return far.place.launch(command, {**far.environment, **environment})
 
 
 def _own_files(host: Host) -> dict[str, str]:

@@ -26,7 +26,7 @@ from weir.adopt.outputs.lineage import OwnRows
 from weir.sinks.files.sink import FilesPayload
 from weir.sinks.foreach.batch import BatchFunction
 from weir.sinks.foreach.staged import StagedRows
-from weir.sinks.staging import sync_below, visible_files, write_frame
+from weir.sinks.staging import sync_below, write_frame
 from weir.storage.paths import as_spark_path, join
 from weir.storage.records import decoded
 
@@ -85,8 +85,8 @@ class WholeTable(OwnRows, StagedRows):
         frames += [self._frame(self._moves_of([payload])) for payload in payloads]
         rows = newest_rows(frames, self._keys)
         directory = join(tables, str(number))
-        write_frame(rows, self._file_system, directory, format_name="parquet")
-        files = [f"{number}/{file.path}" for file in visible_files(self._file_system, directory)]
+        written = write_frame(rows, self._file_system, directory, format_name="parquet")
+        files = [f"{number}/{file.path}" for file in written]
         sync_below(self._file_system, self._root, [f"{self._below(tables)}/{it}" for it in files])
         self._file_system.write(join(tables, f"{number}.json"), msgspec.json.encode(files))
 

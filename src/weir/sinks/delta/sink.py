@@ -92,6 +92,7 @@ from weir.sinks.staging import (
     STAGED_BY,
     ConflictError,
     FileSink,
+    StagedFile,
     SureSync,
     check_evolution,
     check_partition_names,
@@ -342,10 +343,10 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
                 ) from error
         return flushed
 
-    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> list[StagedFile]:
         if self._casts:
             frame, written = cast_columns(frame, self._casts), ()
-        write_frame(
+        return write_frame(
             frame,
             self._file_system,
             path,

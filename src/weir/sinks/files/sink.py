@@ -52,6 +52,7 @@ from weir.sinks.staging import (
     FilePayload,
     FileSink,
     PayloadFile,
+    StagedFile,
     SureSync,
     check_partition_names,
     damage_in,
@@ -288,8 +289,8 @@ class Files(FileSink[FilesPayload, None]):
             if old <= epoch:
                 self._file_system.delete(join(self._ledger, f"{old}{_BEGUN}"))
 
-    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
-        write_frame(
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> list[StagedFile]:
+        return write_frame(
             frame,
             self._file_system,
             path,

@@ -51,6 +51,7 @@ from weir.sinks.iceberg.payload import IcebergPayload, StagedDataFile
 from weir.sinks.merging import KEPT_S, Merging, ReplacedFiles
 from weir.sinks.staging import (
     FileSink,
+    StagedFile,
     check_evolution,
     partition_values,
 )
@@ -404,11 +405,11 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
                     f" ({' '.join(str(error).split())}): use another checkpoint or savepoint."
                 ) from error
 
-    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> list[StagedFile]:
         from weir.sinks.iceberg.writing import write_rows
 
         accepted = self._accepted_rows
-        write_rows(
+        return write_rows(
             frame, accepted.rows, accepted.groupings, file_system=self._file_system, path=path
         )
 

@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 
 from weir.sinks.ddl import quoted
 from weir.sinks.iceberg.types import column_metadata, has_field_ids, spark_schema_of
-from weir.sinks.staging import write_frame
+from weir.sinks.staging import StagedFile, write_frame
 from weir.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def write_rows(
     *,
     file_system: FileSystem,
     path: str,
-) -> None:
+) -> list[StagedFile]:
     """Write the rows as their schema has them, each file in the directory of its groupings.
 
     ``groupings``: by directory column, its SQL expression.
@@ -39,7 +39,7 @@ def write_rows(
     groups = [f"{sql} AS {quoted(name)}" for name, sql in groupings.items()]
     with _settings(frame.sparkSession, rows):
         # Files of other tasks have no field ids, so the rows are written again.
-        write_frame(
+        return write_frame(
             shaped(frame, rows).selectExpr("*", *groups),
             file_system,
             path,

@@ -76,6 +76,7 @@ from weir.sinks.staging import (
     FilePayload,
     FileSink,
     PayloadFile,
+    StagedFile,
     slug,
     write_frame,
 )
@@ -310,9 +311,9 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
     def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> KafkaPayload:
         return KafkaPayload(directory=directory, position=position, flushed=False, files=[])
 
-    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> list[StagedFile]:
         records = self._encoding.staged(frame, self._topics)
-        write_frame(records, self._file_system, path, format_name="parquet")
+        return write_frame(records, self._file_system, path, format_name="parquet")
 
     def _described(self, payload: KafkaPayload) -> list[PayloadFile]:
         return [

@@ -1,14 +1,16 @@
-"""Checks that executors can write to the working directory, and that the driver sees it.
+"""Checks that executors can write to the directories of a job, and that the driver sees it.
 
-What the settings show is said before a JVM starts (``check_settings``). The rest shows when an
-executor writes (``check_reachable``): the sentence says which of four things is wrong, with Java's
-first cause.
+Those are the working directory, and those of sinks. What the settings show is said before a JVM
+starts (``check_settings``). The rest shows when executors write (``check_reachable``): the sentence
+says which of four things is wrong, with Java's first cause.
 
 1. No executor could start, or stay: nothing was written because nobody was there to write.
 2. Executors may not write there: they run as another user, or have no rights in the store.
 3. They cannot even make a directory there. Java does not say whether it is not mounted where they
    run, or belongs to another user.
-4. They wrote, and the driver does not see it: the path is another disk where they run.
+4. They wrote, and the driver does not see it: the path is another disk where they run. Spark itself
+   does not notice, and such a batch would be lost. So if the path is local, each executor that
+   there is by then must have written a file.
 
 Python operators need more (``check_python``): Weir where executors run; the working directory,
 which Python reaches without Spark, by the executors' own environment; and a driver that may delete
@@ -18,8 +20,10 @@ what they have made there, as each restart does.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +34,7 @@ from weir.spark import yarn
 from weir.spark.failures import first_cause
 from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import as_spark_path, is_within, join
+from weir.storage.paths import as_spark_path, is_local, is_within, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,7 +74,30 @@ def lacks(_):
         )
 """
 
-_SHARE = "set weir.working-dir to a directory that the driver and all executors share"
+_SHARED = "a directory that the driver and all executors share"
+
+
+@dataclass(frozen=True)
+class Directory:
+    """One to which executors write: where it is, what it is in words, and how to name another."""
+
+    path: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.path}"
+
+
+def working_directory(path: str) -> Directory:
+    """That of a job."""
+    return Directory(path, "the working directory", f"set weir.working-dir to {_SHARED}")
+
+
+def sink_directory(name: str, path: str) -> Directory:
+    """Where a sink's rows are staged."""
+    remedy = f"name {_SHARED}, such as a mount that all have, or one of hdfs: or s3a:"
+    return Directory(path, f"the directory of sink {name!r},", remedy)
 
 
 def is_local_master(master: str) -> bool:
@@ -121,29 +148,64 @@ def _check_yarn(conf: Mapping[str, str], own_disk: str | None, lasting: Mapping[
             raise ConfigurationError(yarn.deleted_with_the_master(key, path))
 
 
-def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
-    """Check that the driver sees what a Spark task writes below the working directory.
+def check_reachable(
+    session: SparkSession, fs: FileSystem, directory: Directory, probe_name: str = "probe"
+) -> None:
+    """Check that the driver sees what Spark tasks write below a directory, and leave nothing there.
 
-    Raises ``StorageError`` if not. Checks nothing on a local master, where driver and tasks are one
-    process.
+    ``probe_name``: of no other directory there. Raises ``StorageError`` if the driver does not see
+    it. Checks nothing on a local master, where driver and tasks are one process.
     """
     if is_local_master(str(session.sparkContext.master)):
         return
-    probe = join(directory, "probe")
+    probe, missing = join(directory.path, probe_name), _missing(directory.path)
     try:
-        session.range(1).coalesce(1).write.mode("overwrite").parquet(as_spark_path(probe))
-        reached = any(status.name.startswith("part-") for status in fs.list(probe))
-    except Exception as error:
-        raise StorageError(refusal(directory, error)) from error
-    finally:
-        # What is left is disposable, and must not hide why the check failed.
-        with contextlib.suppress(StorageError):
-            fs.delete(probe)
-    if not reached:
-        raise StorageError(
-            f"The driver does not see what an executor wrote to the working directory {directory}:"
-            f" {_SHARE}."
-        )
+        _check_written(session, fs, directory, probe)
+    except StorageError:
+        for path in missing:
+            # Unless somebody has put something there.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _check_written(session: SparkSession, fs: FileSystem, directory: Directory, probe: str) -> None:
+    written = 0
+    # Some executors may have come while others wrote: the first write waits for one.
+    while written < (executors := _executors(session) if is_local(probe) else 1):
+        written = executors
+        try:
+            # Spark gives one task to each executor before it gives a second one to any.
+            rows = session.range(0, executors, 1, executors)
+            rows.write.mode("overwrite").parquet(as_spark_path(probe))
+            seen = sum(status.name.startswith("part-") for status in fs.list(probe))
+        except Exception as error:
+            raise StorageError(refusal(directory, error)) from error
+        finally:
+            # What is left is disposable, and must not hide why the check failed.
+            with contextlib.suppress(StorageError):
+                fs.delete(probe)
+        if seen < executors:
+            raise StorageError(
+                f"The driver does not see what executors wrote to {directory} ({seen} of"
+                f" {executors} files): where they run, the path is another disk. So"
+                f" {directory.remedy}."
+            )
+
+
+def _executors(session: SparkSession) -> int:
+    """How many there are now; at least one."""
+    context: Any = session.sparkContext
+    # The driver is among them.
+    return max(1, len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1)
+
+
+def _missing(directory: str) -> list[Path]:
+    """Of a local path, what does not exist of it, the innermost first."""
+    if not is_local(directory):
+        return []
+    path = Path(directory)
+    return list(itertools.takewhile(lambda each: not each.exists(), (path, *path.parents)))
 
 
 def check_python(session: SparkSession, fs: FileSystem, directory: str) -> None:
@@ -199,30 +261,29 @@ def _leave(probe: str, _: Iterator[int]) -> Iterator[str]:
         yield ""
 
 
-def refusal(directory: str, error: Exception) -> str:
+def refusal(directory: Directory, error: Exception) -> str:
     """Why executors cannot write to the directory, in one sentence, from what a write raised."""
     text = str(error)
     roots = [line for line in text.splitlines() if line.startswith(_CAUSED_BY)]
     cause = roots[-1].removeprefix(_CAUSED_BY) if roots else first_cause(error)
     if _NO_EXECUTOR.search(text):
         return (
-            "No executor could start and stay, so nothing was written to the working directory"
-            f" {directory} ({cause}): look at the executors' own logs, and check their image,"
+            f"No executor could start and stay, so nothing was written to {directory}"
+            f" ({cause}): look at the executors' own logs, and check their image,"
             " memory and Java, and whether they reach the driver (spark.driver.host)."
         )
     if _DENIED.search(text):
         return (
-            f"The executors may not write to the working directory {directory} ({cause}): give them"
-            f" the rights, or run driver and executors as one user (the driver is {_user()});"
-            " weir.working-dir names the directory."
+            f"The executors may not write to {directory} ({cause}): give them the rights, or run"
+            f" driver and executors as one user (the driver is {_user()}), or {directory.remedy}."
         )
     if _NOT_MADE.search(text):
         return (
-            f"The executors cannot make a directory in the working directory {directory} ({cause}):"
-            " where they run it is not mounted, or they run as a user who may not write there (the"
-            f" driver is {_user()}). Run both as one user, and {_SHARE}."
+            f"The executors cannot make a directory in {directory} ({cause}): where they run it is"
+            " not mounted, or they run as a user who may not write there (the driver is"
+            f" {_user()}). Run both as one user, and {directory.remedy}."
         )
-    return f"The executors cannot write to the working directory {directory} ({cause}): {_SHARE}."
+    return f"The executors cannot write to {directory} ({cause}): {directory.remedy}."
 
 
 def _user() -> str:
