@@ -74,3 +74,12 @@ def texts(values: Sequence[str | None]) -> pd.Series[Any]:
     import pyarrow as pa
 
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, pa.string())))
+
+
+def no_texts(index: pd.Index[Any]) -> pd.Series[Any]:
+    """As many as the index has, all null."""
+    import pandas as pd
+    import pyarrow as pa
+
+    array = pd.arrays.ArrowExtensionArray(pa.nulls(len(index), pa.string()))
+    return pd.Series(array, index=index)

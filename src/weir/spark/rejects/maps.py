@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weir.operators.json_rows import rows_as_json
 from weir.runtime.failures import describe
-from weir.spark.rejects.conversion import texts
+from weir.spark.rejects.conversion import no_texts
 from weir.spark.rejects.wrapper import Wrapper
 from weir.spark.releases import arrow_schema, arrow_type
 
@@ -201,7 +201,7 @@ class PandasMap(_Map):
             if not isinstance(found, tuple):
                 # Spark takes columns by position if none has a name.
                 named = any(isinstance(name, str) for name in found.columns)
-                good, nothing = found.copy(deep=False), texts([None] * len(found)).array
+                good, nothing = found.copy(deep=False), no_texts(found.index).array
                 for name in (ERROR, ROW) if named else (len(names) - 2, len(names) - 1):
                     good[name] = nothing
                 yield good

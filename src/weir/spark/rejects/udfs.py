@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from weir.runtime.failures import describe
-from weir.spark.rejects.conversion import RowConversion, texts
+from weir.spark.rejects.conversion import RowConversion, no_texts, texts
 from weir.spark.rejects.wrapper import Wrapper
 from weir.spark.releases import arrow_type
 
@@ -202,14 +202,15 @@ class PandasUdf(_BatchUdf):
     ) -> pd.DataFrame:
         import pandas as pd
 
-        said = texts(errors)
         if len(made) == 1 and len(made[0][0]) == len(errors):
-            return pd.DataFrame({"value": _series(made[0][1]), "error": said}, copy=False)
-        values: pd.Series[Any] = pd.Series([None] * len(errors), dtype=object)
+            values = _series(made[0][1])
+            # Of one index, and by position: pandas and Spark would compare indexes and names.
+            return pd.DataFrame({0: values, 1: no_texts(values.index)}, copy=False)
+        values = pd.Series([None] * len(errors), dtype=object)
         for rows, found in made:
             # As objects, since a null would make floats of integers.
             values.iloc[rows] = _series(found).astype(object).to_numpy()
-        return pd.DataFrame({"value": values, "error": said})
+        return pd.DataFrame({0: values, 1: texts(errors)})
 
 
 class ArrowUdf(_BatchUdf):
