@@ -50,11 +50,9 @@ class JobProgress:
     #: Why the newest of the checkpoints failed, or the newest failure of the job; None if neither.
     failure: str | None
     queries: tuple[QueryProgress, ...]
-
-    @property
-    def rows_in(self) -> int:
-        """Rows that all queries have read."""
-        return sum(query.rows_in for query in self.queries)
+    #: Rows that its sources have read. Queries behind a channel count them in their own ``rows_in``
+    #: again.
+    rows_in: int
 
     @property
     def rows_committed(self) -> int:
@@ -84,6 +82,7 @@ def progress_of(view: JobView) -> JobProgress:
         ),
         failure=view.failure or _checkpoint_failure(view),
         queries=tuple(_query(vertex) for vertex in view.vertices),
+        rows_in=sum(vertex.records_in for vertex in view.vertices if not vertex.inputs),
     )
 
 
