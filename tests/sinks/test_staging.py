@@ -157,3 +157,12 @@ def test_a_store_that_spark_does_not_write_to_is_refused_when_the_job_starts(
     """Nothing is asked of it."""
     with pytest.raises(SinkError, match=r"through Hadoop's client only: use s3a://BUCKET/PATH"):
         sink.check(cast(Any, None))
+
+
+def test_rows_are_staged_at_the_path_that_was_given_and_a_target_is_known_by_where_it_is(tmp_path):
+    """A link of the driver's may be a mount where executors run, or lead elsewhere."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for sink in (Files(str(tmp_path / "link/out")), DeltaTable(str(tmp_path / "link/out"))):
+        assert sink.files_at() == f"{tmp_path}/link/out"
+        assert sink.destination() == f"{tmp_path}/real/out"

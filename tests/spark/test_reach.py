@@ -156,6 +156,12 @@ def test_a_directory_that_all_executors_share_is_left_as_it_was(tmp_path: Path) 
     assert cluster.writes == 1
 
 
+def test_a_directory_that_is_not_there_yet_is_not_there_afterwards(tmp_path: Path) -> None:
+    """A sink makes it durably, parents included, which it would leave out if it found them."""
+    reach(Cluster(True), tmp_path / "out" / "raw")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_directory_on_the_executors_own_disks_is_refused(tmp_path: Path) -> None:
     """Batches would be lost there without a word. Nothing is left of the check."""
     with pytest.raises(StorageError) as refused:

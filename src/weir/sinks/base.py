@@ -183,7 +183,9 @@ class Sink(abc.ABC):
     def files_at(self) -> str | None:
         """The directory of its files, rows that wait for their commit among them; None if unknown.
 
-        It must outlive the driver. The default is ``destination()``, for targets that are files.
+        As Spark gets it. It must outlive the driver. If it is a plain path, the start of a job on a
+        cluster checks that the driver sees what executors write there. The default is
+        ``destination()``, for targets that are files.
         """
         return self.destination()
 

@@ -210,7 +210,7 @@ def write_frame(
     Return the files there. ``written`` are Parquet files that already hold exactly these rows, if
     there are any: if plain local Parquet is asked for, they are linked or copied and no job runs.
     The directory's previous content is deleted: a repeated batch replaces what it staged. Raises
-    ``LostWriteError`` if executors have written to a disk of their own.
+    ``LostWriteError`` if executors have written, and no file is there.
     """
     file_system.delete(directory)
     plain = format_name == "parquet" and not partition_by and not options
@@ -238,9 +238,9 @@ def write_frame(
     # Spark writes a frame without rows as a file, too.
     if not files and format_name == "parquet" and not partition_by:
         raise LostWriteError(
-            f"Executors have written rows to {directory}, but the driver sees no file there: where"
-            " they run, the path is another disk. Name a directory that the driver and all"
-            " executors share, such as a mount that all have, or one of hdfs: or s3a:."
+            f"Executors have written to {directory}, but the driver sees no file there: it is"
+            " another disk where they run, or somebody has deleted the files. The driver and all"
+            " executors must share the directory: use a mount that all have, or hdfs: or s3a:."
         )
     return files
 
@@ -483,8 +483,12 @@ class FileSink(Sink, Generic[P, T]):
         self._newest = 0
 
     def files_at(self) -> str | None:
-        """The root, whatever links lead to it: rows are staged there, wherever they go then."""
-        return real(as_delta_path(self._root)) if self._root else None
+        """The root, as Spark gets it: rows are staged there, wherever they go then."""
+        return self._root or None
+
+    def _real_root(self) -> str:
+        """The root in the words of readers, whatever links lead to it."""
+        return real(as_delta_path(self._root))
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the batch's rows below the root, in one Spark job.
@@ -499,9 +503,11 @@ class FileSink(Sink, Generic[P, T]):
         if batch.files == ():
             return None
         path = join(self._root, self._batch(payload))
-        found = self._write(frame, path, batch.files or ())
-        # Raises if the volume went away meanwhile: some of the files may be elsewhere.
-        self._target.check(fs)
+        try:
+            found = self._write(frame, path, batch.files or ())
+        finally:
+            # Raises if the volume went away meanwhile: some of the files may be elsewhere.
+            self._target.check(fs)
         self._check_written(payload, [file.path for file in found])
         payload.files = [self._file_type(path=file.path, size=file.size) for file in found]
         if not payload.files:

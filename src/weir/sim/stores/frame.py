@@ -115,14 +115,19 @@ class Executors:
     #: The file system as they see it, with their process.
     files: ProcessFileSystem
 
-    def run(self, task: Callable[[int, pa.Table], list[Any]], rows: pa.Table) -> list[Any]:
-        """Run a task for each part of the rows, one after the other; return their results."""
+    def run(
+        self, task: Callable[[int, pa.Table], list[Any]], rows: pa.Table, *, writes: bool = False
+    ) -> list[Any]:
+        """Run a task for each part of the rows, one after the other; return their results.
+
+        A job that writes files has a task even without rows.
+        """
         results: list[Any] = []
         failures: list[Exception] = []
         network = self.network
 
         def job() -> None:
-            for number in range(0, len(rows), _TASK_ROWS):
+            for number in range(0, max(len(rows), int(writes)), _TASK_ROWS):
                 part = rows.slice(number, _TASK_ROWS)
                 again = not network.over and network.random.random() < _RETRIED
                 try:
@@ -251,10 +256,12 @@ class Frame:
         return self
 
     def save(self, path: str) -> None:
-        """Write a file for each task, not synced."""
+        """Write a file for each task, not synced; a JSON file only if it has rows."""
         directory = path.removeprefix("file://")
 
         def task(number: int, rows: pa.Table) -> list[Any]:
+            if not len(rows) and self._format == "json":
+                return []
             extension = "snappy.parquet" if self._format == "parquet" else "json"
             content = _parquet if self._format == "parquet" else _lines
             name = f"part-{number:05d}-0-c000.{extension}"
@@ -263,7 +270,7 @@ class Frame:
                 self._executors.files.put(f"{directory}/{below}{name}", content(part))
             return []
 
-        self._job(task)
+        self._job(task, writes=True)
 
     def _partitions(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The directory of each row's values, and the rows there without these."""
@@ -282,10 +289,12 @@ class Frame:
         for below, numbers in found.items():
             yield below, left.take(numbers)
 
-    def _job(self, task: Callable[[int, pa.Table], list[Any]]) -> list[Any]:
+    def _job(
+        self, task: Callable[[int, pa.Table], list[Any]], *, writes: bool = False
+    ) -> list[Any]:
         if self._executors is None:
             raise PipelineError("The simulator gives these rows to Python code only.")
-        return self._executors.run(task, self._table)
+        return self._executors.run(task, self._table, writes=writes)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -226,7 +226,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
     def destination(self) -> str | None:
         """The directory, whatever links lead to it."""
-        return self.files_at()
+        return self._real_root()
 
     def dataset(self) -> Dataset:
         """The directory: tables in files are named by their location."""

@@ -157,7 +157,7 @@ class Files(FileSink[FilesPayload, None]):
 
     def destination(self) -> str | None:
         """The directory, whatever links lead to it."""
-        return self.files_at()
+        return self._real_root()
 
     def dataset(self) -> Dataset | None:
         """The directory: tables in files are named by their location."""

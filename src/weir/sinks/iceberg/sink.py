@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -134,6 +135,8 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         self._table: Table | None = None
         #: Where its data files lie, as its readers spell it; ``_root`` is Weir's spelling.
         self._location = ""
+        #: Where they will lie if the catalog creates the table; empty if that is unknown.
+        self._planned = ""
         self._accepted: _Accepted | None = None
         #: By location in a payload, whether the table's data once lay there.
         self._earlier: dict[str, bool] = {}
@@ -173,6 +176,10 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         """The table in its catalog."""
         return f"iceberg {self._catalog} {self._table_name}"
 
+    def files_at(self) -> str | None:
+        """Also of a table that is to be created."""
+        return super().files_at() or self._planned or None
+
     def dataset(self) -> Dataset | None:
         """The table's location; None until the table exists."""
         location = self.table_path()
@@ -188,6 +195,9 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
             table = self._iceberg.load()
             if table is None:
                 self._iceberg.check_creation()
+                # Some catalogs cannot say before the table exists.
+                with suppress(SinkError, StorageError):
+                    self._planned = data_root(self._iceberg.new_table())
             else:
                 self._iceberg.check_table(table, self._partition_by)
                 self._table, self._root = table, data_root(table.metadata)

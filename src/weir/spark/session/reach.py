@@ -151,22 +151,22 @@ def _check_yarn(conf: Mapping[str, str], own_disk: str | None, lasting: Mapping[
 def check_reachable(
     session: SparkSession, fs: FileSystem, directory: Directory, probe_name: str = "probe"
 ) -> None:
-    """Check that the driver sees what Spark tasks write below a directory, and leave nothing there.
+    """Check that the driver sees what Spark tasks write below a directory.
 
+    Nothing is left of it that the driver sees, nor the directory, if it did not exist.
     ``probe_name``: of no other directory there. Raises ``StorageError`` if the driver does not see
-    it. Checks nothing on a local master, where driver and tasks are one process.
+    what they wrote. Checks nothing on a local master, where driver and tasks are one process.
     """
     if is_local_master(str(session.sparkContext.master)):
         return
-    probe, missing = join(directory.path, probe_name), _missing(directory.path)
+    probe, missing = join(directory.path, probe_name), _missing(fs, directory.path)
     try:
         _check_written(session, fs, directory, probe)
-    except StorageError:
+    finally:
         for path in missing:
             # Unless somebody has put something there.
             with contextlib.suppress(OSError):
                 path.rmdir()
-        raise
 
 
 def _check_written(session: SparkSession, fs: FileSystem, directory: Directory, probe: str) -> None:
@@ -175,12 +175,13 @@ def _check_written(session: SparkSession, fs: FileSystem, directory: Directory, 
     while written < (executors := _executors(session) if is_local(probe) else 1):
         written = executors
         try:
-            # Spark gives one task to each executor before it gives a second one to any.
+            # Spark gives one task to each free executor before it gives a second one to any.
             rows = session.range(0, executors, 1, executors)
-            rows.write.mode("overwrite").parquet(as_spark_path(probe))
+            try:
+                rows.write.mode("overwrite").parquet(as_spark_path(probe))
+            except Exception as error:
+                raise StorageError(refusal(directory, error)) from error
             seen = sum(status.name.startswith("part-") for status in fs.list(probe))
-        except Exception as error:
-            raise StorageError(refusal(directory, error)) from error
         finally:
             # What is left is disposable, and must not hide why the check failed.
             with contextlib.suppress(StorageError):
@@ -200,12 +201,13 @@ def _executors(session: SparkSession) -> int:
     return max(1, len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1)
 
 
-def _missing(directory: str) -> list[Path]:
+def _missing(fs: FileSystem, directory: str) -> list[Path]:
     """Of a local path, what does not exist of it, the innermost first."""
     if not is_local(directory):
         return []
     path = Path(directory)
-    return list(itertools.takewhile(lambda each: not each.exists(), (path, *path.parents)))
+    parents = (path, *path.parents)
+    return list(itertools.takewhile(lambda each: fs.status(str(each)) is None, parents))
 
 
 def check_python(session: SparkSession, fs: FileSystem, directory: str) -> None:
