@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from weir.core.types import JobId
 from weir.errors import ConfigurationError, StorageError
 from weir.spark.session.reach import (
     check_python,
     check_reachable,
     check_settings,
+    check_sink,
     refusal,
-    sink_directory,
     working_directory,
 )
 from weir.storage.local import LocalFileSystem
@@ -143,8 +144,8 @@ class Cluster:
 
 def reach(cluster: Cluster, directory: Path) -> None:
     """Check the directory of a sink."""
-    sink = sink_directory("raw", str(directory))
-    check_reachable(cluster, LocalFileSystem(), sink, ".probe")  # type: ignore[arg-type]
+    job_id = JobId("0" * 32)
+    check_sink(cluster, LocalFileSystem(), "raw", str(directory), job_id)  # type: ignore[arg-type]
 
 
 def test_a_directory_that_all_executors_share_is_left_as_it_was(tmp_path: Path) -> None:
@@ -189,8 +190,14 @@ def test_executors_that_cannot_write_are_said_with_the_way_out(tmp_path: Path) -
     with pytest.raises(StorageError, match=r"cannot write to the directory of sink 'raw', .*hdfs:"):
         reach(cluster, tmp_path)
     with pytest.raises(StorageError, match=r"working directory .* set weir\.working-dir to"):
-        check_reachable(cluster, LocalFileSystem(), working_directory(str(tmp_path)))  # type: ignore[arg-type]
+        check_reachable(cluster, LocalFileSystem(), str(tmp_path))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_working_directory_stays_as_the_driver_has_made_it(tmp_path: Path) -> None:
+    """An executor would make it as its own user, and the driver might not write there then."""
+    check_reachable(Cluster(True), LocalFileSystem(), str(tmp_path / "work"))  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.rglob("*")] == ["work"]
 
 
 def known(**given: Any) -> None:

@@ -58,17 +58,11 @@ from weir.spark.kafka.inputs import KafkaInputs
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
 from weir.spark.query.task_port import SparkTaskPort
-from weir.spark.session.reach import (
-    check_python,
-    check_reachable,
-    sink_directory,
-    working_directory,
-)
+from weir.spark.session.reach import check_python, check_reachable, check_sink
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.session.start import log_of
 from weir.spark.state.assembly import SparkStateAssembler
 from weir.storage.lease import Lease
-from weir.storage.paths import is_local
 from weir.subtasks.chain import ProcessStep, process_steps
 
 
@@ -282,13 +276,10 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
         # For as long as the cluster has no room for them: Spark itself waits without end.
         environment.listener.phase("waiting for executors")
     fs = submission.storage.fs(working)
-    check_reachable(made, fs, working_directory(working))
+    check_reachable(made, fs, working)
     for name, sink in environment.job.sinks.items():
-        path = sink.files_at()
-        # What is not local is shared.
-        if path is not None and is_local(path):
-            hidden = f".weir-probe-{submission.job_id}"
-            check_reachable(made, submission.storage.fs(path), sink_directory(name, path), hidden)
+        if (path := sink.files_at()) is not None:
+            check_sink(made, submission.storage.fs(path), name, path, submission.job_id)
     if not session.is_local and any(map(process_steps, environment.job.vertices())):
         check_python(made, fs, working)
     session.watch_master()

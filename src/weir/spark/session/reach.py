@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from weir.core.types import JobId
+
 #: The keys that name the image of executors on Kubernetes.
 IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 
@@ -94,12 +96,6 @@ def working_directory(path: str) -> Directory:
     return Directory(path, "the working directory", f"set weir.working-dir to {_SHARED}")
 
 
-def sink_directory(name: str, path: str) -> Directory:
-    """Where a sink's rows are staged."""
-    remedy = f"name {_SHARED}, such as a mount that all have, or one of hdfs: or s3a:"
-    return Directory(path, f"the directory of sink {name!r},", remedy)
-
-
 def is_local_master(master: str) -> bool:
     """Whether driver and tasks are one process."""
     return master == "local" or master.startswith("local[")
@@ -148,20 +144,31 @@ def _check_yarn(conf: Mapping[str, str], own_disk: str | None, lasting: Mapping[
             raise ConfigurationError(yarn.deleted_with_the_master(key, path))
 
 
-def check_reachable(
-    session: SparkSession, fs: FileSystem, directory: Directory, probe_name: str = "probe"
-) -> None:
-    """Check that the driver sees what Spark tasks write below a directory.
+def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
+    """Check that the driver sees what Spark tasks write below the working directory.
 
-    Nothing is left of it that the driver sees, nor the directory, if it did not exist.
-    ``probe_name``: of no other directory there. Raises ``StorageError`` if the driver does not see
-    what they wrote. Checks nothing on a local master, where driver and tasks are one process.
+    Raises ``StorageError`` if not. Checks nothing on a local master, where driver and tasks are one
+    process.
     """
-    if is_local_master(str(session.sparkContext.master)):
+    if not is_local_master(str(session.sparkContext.master)):
+        _check_written(session, fs, working_directory(directory), join(directory, "probe"))
+
+
+def check_sink(
+    session: SparkSession, fs: FileSystem, name: str, directory: str, job_id: JobId
+) -> None:
+    """Check the same of the directory in which a sink's rows are staged, if it is a plain path.
+
+    What is not local is shared. Nothing is left that the driver sees, nor the directory, if it did
+    not exist: the sink makes it durably, parents included. Raises ``StorageError``.
+    """
+    if is_local_master(str(session.sparkContext.master)) or not is_local(directory):
         return
-    probe, missing = join(directory.path, probe_name), _missing(fs, directory.path)
+    remedy = f"name {_SHARED}, such as a mount that all have, or one of hdfs: or s3a:"
+    staged = Directory(directory, f"the directory of sink {name!r},", remedy)
+    missing = _missing(fs, directory)
     try:
-        _check_written(session, fs, directory, probe)
+        _check_written(session, fs, staged, join(directory, f".weir-probe-{job_id}"))
     finally:
         for path in missing:
             # Unless somebody has put something there.
@@ -203,8 +210,6 @@ def _executors(session: SparkSession) -> int:
 
 def _missing(fs: FileSystem, directory: str) -> list[Path]:
     """Of a local path, what does not exist of it, the innermost first."""
-    if not is_local(directory):
-        return []
     path = Path(directory)
     parents = (path, *path.parents)
     return list(itertools.takewhile(lambda each: fs.status(str(each)) is None, parents))
