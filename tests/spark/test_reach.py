@@ -142,10 +142,15 @@ class Cluster:
         self._there = len(self._share)
 
 
-def reach(cluster: Cluster, directory: Path) -> None:
+def local(path: str) -> LocalFileSystem:
+    """The file system of plain paths."""
+    assert path.startswith("/")
+    return LocalFileSystem()
+
+
+def reach(cluster: Cluster, directory: Path | str) -> None:
     """Check the directory of a sink."""
-    job_id = JobId("0" * 32)
-    check_sink(cluster, LocalFileSystem(), "raw", str(directory), job_id)  # type: ignore[arg-type]
+    check_sink(cluster, local, "raw", str(directory), JobId("0" * 32))  # type: ignore[arg-type]
 
 
 def test_a_directory_that_all_executors_share_is_left_as_it_was(tmp_path: Path) -> None:
@@ -161,6 +166,14 @@ def test_a_directory_that_is_not_there_yet_is_not_there_afterwards(tmp_path: Pat
     """A sink makes it durably, parents included, which it would leave out if it found them."""
     reach(Cluster(True), tmp_path / "out" / "raw")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("target", ["s3a://bucket/out", "postgres://host:5432/db.public.t"])
+def test_a_target_that_is_no_plain_path_is_not_looked_at(target: str) -> None:
+    """Not even for its file system, which a table of a server has not."""
+    cluster = Cluster(False)
+    reach(cluster, target)
+    assert cluster.writes == 0
 
 
 def test_a_directory_on_the_executors_own_disks_is_refused(tmp_path: Path) -> None:

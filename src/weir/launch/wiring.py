@@ -279,7 +279,7 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
     check_reachable(made, fs, working)
     for name, sink in environment.job.sinks.items():
         if (path := sink.files_at()) is not None:
-            check_sink(made, submission.storage.fs(path), name, path, submission.job_id)
+            check_sink(made, submission.storage.fs, name, path, submission.job_id)
     if not session.is_local and any(map(process_steps, environment.job.vertices())):
         check_python(made, fs, working)
     session.watch_master()

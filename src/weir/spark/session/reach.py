@@ -37,7 +37,7 @@ from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, is_local, is_within, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -155,15 +155,21 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
 
 
 def check_sink(
-    session: SparkSession, fs: FileSystem, name: str, directory: str, job_id: JobId
+    session: SparkSession,
+    file_system: Callable[[str], FileSystem],
+    name: str,
+    directory: str,
+    job_id: JobId,
 ) -> None:
     """Check the same of the directory in which a sink's rows are staged, if it is a plain path.
 
-    What is not local is shared. Nothing is left that the driver sees, nor the directory, if it did
-    not exist: the sink makes it durably, parents included. Raises ``StorageError``.
+    What is not local is shared, or no directory at all: a table of a server, for instance. Nothing
+    is left that the driver sees, nor the directory, if it did not exist: the sink makes it durably,
+    parents included. Raises ``StorageError``.
     """
     if is_local_master(str(session.sparkContext.master)) or not is_local(directory):
         return
+    fs = file_system(directory)
     remedy = f"name {_SHARED}, such as a mount that all have, or one of hdfs: or s3a:"
     staged = Directory(directory, f"the directory of sink {name!r},", remedy)
     missing = _missing(fs, directory)
